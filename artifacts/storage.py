@@ -36,7 +36,7 @@ class Folder:
 
     @property
     def is_local(self) -> bool:
-        return "://" not in self.url and "::" not in self.url or self.url.startswith(("file://", "local://"))
+        return ("://" not in self.url and "::" not in self.url) or self.url.startswith(("file://", "local://"))
 
     @property
     def fs(self) -> fsspec.AbstractFileSystem:
@@ -45,17 +45,17 @@ class Folder:
     @property
     def root(self) -> str:
         """The folder's path as its file system names it; absolute on a local disk."""
-        return cast(str, url_to_fs(self.url, **self.options)[1]).rstrip("/")
+        return cast("str", url_to_fs(self.url, **self.options)[1]).rstrip("/")
 
     def path(self, key: str) -> str:
         return f"{self.root}/{key}" if key else self.root
 
     def read(self, key: str) -> bytes:
         """Raises FileNotFoundError."""
-        return cast(bytes, self.fs.cat_file(self.path(key)))
+        return cast("bytes", self.fs.cat_file(self.path(key)))
 
     def open(self, key: str) -> BinaryIO:
-        return cast(BinaryIO, self.fs.open(self.path(key), "rb"))
+        return cast("BinaryIO", self.fs.open(self.path(key), "rb"))
 
     def exists(self, key: str) -> bool:
         return bool(self.fs.exists(self.path(key)))

@@ -69,15 +69,16 @@ class ScoreSpec:
     """All that a part's bytes depend on besides the shard and the artifact. Built once by the driver.
 
     ``where`` is the row-level predicate (a ``pyarrow.compute.Expression``) over ``where_columns`` (file columns and
-    partition keys). ``keep`` are the kept input columns in output order, with their frozen Arrow types in ``keep_types``;
-    the pseudo columns ``source_file`` and ``source_row`` may stand in it. ``partition_types`` gives declared types of
-    partition keys. ``fingerprint`` is opaque here.
+    partition keys). ``keep`` are the kept input columns in output order, with their frozen Arrow types in
+    ``keep_types``; the pseudo columns ``source_file`` and ``source_row`` may stand in it. ``partition_types`` are the declared types of partition keys
+    (strings otherwise). ``fingerprint`` is opaque here.
     """
 
     text: TextSpec
     keep: tuple[str, ...]
     keep_types: Mapping[str, pa.DataType]
     fingerprint: str
+    partition_types: Mapping[str, pa.DataType] = field(default_factory=dict)
     task: TaskOptions = TaskOptions()
     empty: EmptyPolicy = "null"
     where: Any = None
@@ -155,8 +156,8 @@ class Staged:
     """An attempt whose bytes are all written but not visible. ``clock_s`` is the worker's monotonic clock at return.
 
     ``bad_files`` are pieces whose file could not be read (their rows are in no count); ``batching`` is what was really
-    used: ``row`` after the fallback. A part exists even with no rows left in it (its footer carries the pieces); only when no
-    piece could be read is there none, and ``size_bytes`` is 0.
+    used: ``row`` after the fallback. A part exists even with no rows left in it (its footer carries the pieces); only
+    when no piece could be read is there none, and ``size_bytes`` is 0.
     """
 
     shard_id: str
