@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 REPOSITORY = Path(__file__).parents[1]
+# ``--import-mode=importlib`` leaves this folder off the path: helpers (tiny_models) are imported from it.
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +23,39 @@ def shared() -> Path:
     if not (folder / "models").is_dir():
         pytest.skip("needs HEADRACE_TEST_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_classifier_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face folder: BERT with the labels negative, neutral, positive, 128 tokens."""
+    import tiny_models
+
+    return tiny_models.classifier(tmp_path_factory.mktemp("models") / "tiny-classifier")
+
+
+@pytest.fixture(scope="session")
+def tiny_embedder_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face folder with the files of sentence-transformers: mean pooling, normalized, 32 wide, 48 tokens."""
+    import tiny_models
+
+    return tiny_models.embedder(tmp_path_factory.mktemp("models") / "tiny-embedder")
+
+
+@pytest.fixture(scope="session")
+def classifier_artifact(tiny_classifier_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``tiny_classifier_model`` compiled: cpu-fp32 and this machine's int8. Don't write into it."""
+    return _compiled(tiny_classifier_model, tmp_path_factory.mktemp("artifacts") / "tiny-classifier")
+
+
+@pytest.fixture(scope="session")
+def embedder_artifact(tiny_embedder_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``tiny_embedder_model`` compiled: cpu-fp32 and this machine's int8. Don't write into it."""
+    return _compiled(tiny_embedder_model, tmp_path_factory.mktemp("artifacts") / "tiny-embedder")
+
+
+def _compiled(model: Path, out: Path) -> Path:
+    from headrace.artifacts.compiler import compile_model
+    from headrace.workers.score_texts import score_texts
+
+    compile_model(str(model), out, score=score_texts, say=lambda _line: None)
+    return out
