@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 LABELS = ("negative", "neutral", "positive")
-WORDS = (
-    "the a an of to in and or is are was be for with on at by from as that this it not no very more most some any all "
-    "river water lake channel turbine wheel stone wood iron house field tree animal plant person people child man woman "
-    "good bad great small large old new young long short high low open closed free paid early late fast slow warm cold "
-    "make take give find send buy sell win lose run walk talk write read see hear think know feel move turn hold keep "
-    "money offer price prize mail letter message list group meeting report project question answer number day week month "
-    "year time place way part kind form act state body food drink color sound light dark red green blue black white"
-).split()
+_TEXT = (
+    "the a an of to in and or is are was be for with on at by from as that this it not no very more most some any "
+    "all river water lake channel turbine wheel stone wood iron house field tree animal plant person people child "
+    "man woman good bad great small large old new young long short high low open closed free paid early late fast "
+    "slow warm cold make take give find send buy sell win lose run walk talk write read see hear think know feel "
+    "move turn hold keep money offer price prize mail letter message list group meeting report project question "
+    "answer number day week month year time place way part kind form act state body food drink color sound light "
+    "dark red green blue black white"
+)
+WORDS = tuple(_TEXT.split())
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
