@@ -1,0 +1,406 @@
+"""Who scores what, who may publish, what a failure means: a pure state machine, events in, instructions out.
+
+It knows no Ray, no files and no clock: every event carries ``now_s``, seconds of the driver's monotonic clock. A shard
+goes ``PENDING -> SCORING -> STAGED -> GRANTED -> DONE``. Lost workers send their shards back to ``PENDING``; a grant
+that ends without an answer goes through ``CHECKING`` first, because its part may be visible. A shard that takes its
+worker down again and again runs alone, then is bisected (``isolation.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .dispatch_state import (
+    BACKOFF_CAP_S,
+    BACKOFF_S,
+    CHECKING,
+    DEATHS_BEFORE_ALONE,
+    DEPTH,
+    DONE,
+    FAILED,
+    GRANT_S,
+    GRANTED,
+    ISOLATIONS_BEFORE_ROWS,
+    MARGIN_S,
+    MAX_FRUITLESS,
+    PENDING,
+    SCORING,
+    STAGED,
+    Attempt,
+    Held,
+)
+from .instructions import (
+    Abort,
+    BeginReplacement,
+    CheckPart,
+    Commit,
+    Discard,
+    EndReplacement,
+    GiveUp,
+    Instruction,
+    KillWorker,
+    Probe,
+    Publish,
+    Score,
+    StartWorker,
+)
+from .isolation import Isolation
+from .records import Replacement
+from .workqueue import WorkQueue
+
+
+class Dispatcher:
+    """``rows`` per shard, (shards,); ``pools`` name to number of workers; ``replacements`` of the plan."""
+
+    def __init__(
+        self,
+        rows: npt.NDArray[np.int64],
+        pools: Mapping[str, int],
+        replacements: Sequence[Replacement] = (),
+        max_attempts: int = 3,
+    ) -> None:
+        count = len(rows)
+        self.rows = rows
+        self.pools = dict(pools)
+        self.max_attempts = max_attempts
+        self.state: npt.NDArray[np.int8] = np.full(count, PENDING, dtype=np.int8)
+        self.attempts: npt.NDArray[np.int16] = np.zeros(count, dtype=np.int16)  #: tries so far, numbers the next one
+        self.workers: dict[str, Held] = {}
+        self.staged: dict[int, Attempt] = {}  #: STAGED and GRANTED shards
+        self._failures: dict[int, int] = {}  #: failures of the shard itself
+        self._deaths: dict[int, int] = {}  #: workers that died scoring it
+        self._excluded: dict[int, tuple[int, ...]] = {}
+        self._isolation: dict[int, Isolation] = {}
+        self._expires: dict[int, float] = {}  #: GRANTED shards, driver's clock
+        self._isolations: dict[int, int] = {}  #: times that a shard was isolated
+        self._queue = WorkQueue(range(count))  #: PENDING shards
+        self._hungry: dict[str, None] = {}  #: ready workers that may take more, in order
+        self._replacement_of: dict[int, int] = {s: i for i, r in enumerate(replacements) for s in r.shards}
+        self._waiting: list[set[int]] = [set(r.shards) for r in replacements]  #: shards not staged yet
+        self._open: list[set[int]] = [set(r.shards) for r in replacements]  #: shards not done yet
+        self._begun = [False] * len(replacements)
+        self._ended = 0
+        self._fruitless: dict[str, int] = dict.fromkeys(pools, 0)
+        self._names = 0
+        self.unfinished = count
+        self.aborted = False
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> list[Instruction]:
+        out: list[Instruction] = []
+        for index, waiting in enumerate(self._waiting):
+            if not waiting:
+                out += self._begin(index)
+        left = self.unfinished
+        for pool, size in self.pools.items():
+            out += [self._start_worker(pool) for _ in range(min(size, left))]
+        return out
+
+    def worker_ready(self, worker: str, now_s: float) -> list[Instruction]:
+        held = self.workers.get(worker)
+        if held is None:
+            return []
+        held.ready = True
+        self._hungry[worker] = None
+        return self._fill(now_s)
+
+    def staged_one(self, worker: str, shard: int, attempt: int, clock_s: float, now_s: float) -> list[Instruction]:
+        """The worker holds all bytes of the attempt. ``clock_s`` is its own clock when it answered."""
+        if not self._holds(worker, shard, attempt):
+            return [Discard(worker, shard, attempt)]
+        self._let_go(worker, shard)
+        self.state[shard] = STAGED
+        self.staged[shard] = Attempt(worker, attempt, clock_s, now_s)
+        return self._publish_when_due(shard, now_s) + self._fill(now_s)
+
+    def published(self, worker: str, shard: int, attempt: int, visible: bool, now_s: float) -> list[Instruction]:
+        """The answer to a grant. Not visible: the worker was late, or its staged bytes are gone."""
+        current = self.staged.get(shard)
+        if self.state[shard] != GRANTED or current is None or (current.worker, current.number) != (worker, attempt):
+            return []
+        if visible:
+            return self._done(shard) + self._fill(now_s)
+        return self._fail(shard, "its part could not be published in time", now_s) + self._fill(now_s)
+
+    def score_failed(self, worker: str, shard: int, attempt: int, error: str, now_s: float) -> list[Instruction]:
+        """The shard itself raised: this is what counts towards ``max_attempts``."""
+        if not self._holds(worker, shard, attempt):
+            return []
+        self._let_go(worker, shard)
+        return self._fail(shard, error, now_s) + self._fill(now_s)
+
+    def nothing_to_publish(self, worker: str, shard: int, attempt: int, now_s: float) -> list[Instruction]:
+        """No piece of the shard could be read: it has no part, its files are in quarantine."""
+        if not self._holds(worker, shard, attempt):
+            return []
+        self._let_go(worker, shard)
+        self.staged[shard] = Attempt(worker, attempt, 0.0, now_s)
+        return self._done(shard) + self._fill(now_s)
+
+    def probed(self, worker: str, shard: int, now_s: float) -> list[Instruction]:
+        """The probed range did its worker no harm."""
+        held = self.workers.get(worker)
+        if held is None or shard not in self._isolation:
+            return []
+        self._let_go(worker, shard)
+        return self._after_probe(shard, died=False) + self._fill(now_s)
+
+    def worker_lost(
+        self, worker: str, now_s: float, *, innocent: bool = False, confirmed: bool = True, why: str = ""
+    ) -> list[Instruction]:
+        """``innocent``: its node went or it never got ready, so no shard is to blame. ``confirmed``: surely dead."""
+        held = self.workers.pop(worker, None)
+        if held is None:
+            return []
+        self._hungry.pop(worker, None)
+        out: list[Instruction] = []
+        probing = any(shard in self._isolation for shard in held.queue)
+        for position, shard in reversed(list(enumerate(held.queue))):
+            if shard in self._isolation:
+                out += self._after_probe(shard, died=not innocent)
+            elif position == 0 and not innocent:
+                self._blame(shard)
+            else:
+                self._requeue(shard)
+        for shard in [s for s, attempt in self.staged.items() if attempt.worker == worker]:
+            if self.state[shard] == STAGED:
+                self._unstage(shard)
+            elif self.state[shard] == GRANTED and confirmed:
+                out.append(self._check(shard))
+        return out + self._replace(held.pool, why, counts=not probing) + self._fill(now_s)
+
+    def part_checked(self, shard: int, visible: bool, now_s: float) -> list[Instruction]:
+        if self.state[shard] != CHECKING:
+            return []
+        if visible:
+            return self._done(shard)
+        self._unstage(shard)
+        return self._fill(now_s)
+
+    def replacement_begun(self, replacement: int, now_s: float) -> list[Instruction]:
+        """The intent is written and the old parts are gone: the new ones may appear."""
+        self._begun[replacement] = True
+        members = [s for s in sorted(self._open[replacement]) if self.state[s] == STAGED]
+        out = [instruction for shard in members for instruction in self._publish_when_due(shard, now_s)]
+        return out + self._end_replacement(replacement)
+
+    def tick(self, now_s: float) -> list[Instruction]:
+        """Called a few times a second: grants that ran out, shards whose back-off is over."""
+        out: list[Instruction] = []
+        for shard, expires in list(self._expires.items()):
+            if now_s < expires or self.state[shard] != GRANTED:
+                continue
+            worker = self.staged[shard].worker
+            out.append(self._check(shard))
+            if worker in self.workers:
+                why = "it did not answer a grant in time"
+                out += [KillWorker(worker, why), *self._lost_unconfirmed(worker, now_s, why)]
+        return out + self._fill(now_s)
+
+    # -- what shells may ask -----------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        return self.aborted or (self.unfinished == 0 and self._ended == self._settled_replacements())
+
+    def count(self, *states: int) -> int:
+        return int(np.isin(self.state, states).sum())
+
+    def isolating(self, shard: int) -> bool:
+        return shard in self._isolation
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def _lost_unconfirmed(self, worker: str, now_s: float, why: str) -> list[Instruction]:
+        return self.worker_lost(worker, now_s, innocent=True, confirmed=False, why=why)
+
+    def _start_worker(self, pool: str) -> StartWorker:
+        self._names += 1
+        worker = f"{pool}-{self._names}"
+        self.workers[worker] = Held(pool)
+        return StartWorker(worker, pool)
+
+    def _replace(self, pool: str, why: str, counts: bool) -> list[Instruction]:
+        """A new worker for a lost one, as long as there is work for it and the pool gets anything done at all."""
+        self._fruitless[pool] += counts
+        if self._fruitless[pool] > MAX_FRUITLESS:
+            self.aborted = True
+            message = f"{self._fruitless[pool]} workers of pool {pool} were lost in a row"
+            return [Abort(f"{message}: {why}" if why else message, "see the run's log for the first one's error")]
+        alive = sum(held.pool == pool for held in self.workers.values())
+        wanted = min(self.pools[pool], self.unfinished)
+        return [self._start_worker(pool)] if alive < wanted else []
+
+    def _fill(self, now_s: float) -> list[Instruction]:
+        """Gives hungry workers work: shards that must run alone first, then the queue."""
+        out: list[Instruction] = []
+        self._queue.release(now_s)
+        if self.aborted:
+            return out
+        for name in [name for name in self._hungry if not self.workers[name].queue]:
+            shard = self._queue.take_alone()
+            if shard is None:
+                break
+            out.append(self._give_alone(name, shard))
+        # Towards the end a second shard in hand would keep another worker idle.
+        for level in range(1, DEPTH + 1):
+            if level > 1 and len(self._queue) <= len(self.workers):
+                break
+            for name in [name for name in self._hungry if len(self.workers[name].queue) < level]:
+                shard = self._queue.take()
+                if shard is None:
+                    return out
+                out.append(self._give(name, shard))
+        return out
+
+    def _give(self, worker: str, shard: int) -> Score:
+        held = self.workers[worker]
+        self.attempts[shard] += 1
+        self.state[shard] = SCORING
+        held.queue.append(shard)
+        if held.alone or len(held.queue) >= DEPTH:
+            del self._hungry[worker]
+        row_by_row = self._isolations.get(shard, 0) >= ISOLATIONS_BEFORE_ROWS
+        return Score(worker, shard, int(self.attempts[shard]), self._excluded.get(shard, ()), row_by_row)
+
+    def _give_alone(self, worker: str, shard: int) -> Instruction:
+        held = self.workers[worker]
+        held.alone = True
+        isolation = self._isolation.get(shard)
+        if isolation is None:
+            return self._give(worker, shard)
+        held.queue.append(shard)
+        del self._hungry[worker]
+        self.state[shard] = SCORING
+        return Probe(worker, shard, *isolation.next_range(), self._excluded.get(shard, ()))
+
+    def _holds(self, worker: str, shard: int, attempt: int) -> bool:
+        held = self.workers.get(worker)
+        return (
+            held is not None
+            and shard in held.queue
+            and self.state[shard] == SCORING
+            and self.attempts[shard] == attempt
+        )
+
+    def _let_go(self, worker: str, shard: int) -> None:
+        held = self.workers[worker]
+        held.queue.remove(shard)
+        held.alone = False
+        self._hungry[worker] = None
+
+    def _requeue(self, shard: int) -> None:
+        self.state[shard] = PENDING
+        alone = shard in self._isolation or self._deaths.get(shard, 0) >= DEATHS_BEFORE_ALONE
+        self._queue.put_back(shard, alone)
+
+    def _blame(self, shard: int) -> None:
+        """A worker died scoring this shard: innocent until it happens again, then alone, then bisected."""
+        self._deaths[shard] = self._deaths.get(shard, 0) + 1
+        if self._deaths[shard] > DEATHS_BEFORE_ALONE:
+            self._isolation[shard] = Isolation(int(self.rows[shard]), self._excluded.get(shard, ()))
+        self._requeue(shard)
+
+    def _after_probe(self, shard: int, died: bool) -> list[Instruction]:
+        isolation = self._isolation[shard]
+        isolation.answer(died)
+        if not isolation.finished:
+            self._requeue(shard)
+            return []
+        self._excluded[shard] = isolation.excluded
+        self._isolations[shard] = self._isolations.get(shard, 0) + 1
+        self._deaths[shard] = 0
+        del self._isolation[shard]
+        if self._isolations[shard] > ISOLATIONS_BEFORE_ROWS:
+            self.state[shard] = PENDING
+            return self._give_up(shard, "it kills its workers and no single row of it does")
+        self._requeue(shard)
+        return []
+
+    def _unstage(self, shard: int) -> None:
+        del self.staged[shard]
+        self._expires.pop(shard, None)
+        index = self._replacement_of.get(shard)
+        if index is not None:
+            self._waiting[index].add(shard)
+        self._requeue(shard)
+
+    def _fail(self, shard: int, error: str, now_s: float) -> list[Instruction]:
+        failures = self._failures[shard] = self._failures.get(shard, 0) + 1
+        if shard in self.staged:
+            self._unstage(shard)
+            self._queue.remove(shard)
+        self.state[shard] = PENDING
+        if failures >= self.max_attempts:
+            return self._give_up(shard, error)
+        self._queue.put_off(shard, now_s + min(BACKOFF_S * 2 ** (failures - 1), BACKOFF_CAP_S))
+        return []
+
+    def _give_up(self, shard: int, error: str) -> list[Instruction]:
+        self.state[shard] = FAILED
+        self.unfinished -= 1
+        return [GiveUp(shard, error), *self._drop_replacement(shard)]
+
+    def _drop_replacement(self, shard: int) -> list[Instruction]:
+        """A replacement that lost a member before it began leaves the old parts where they are."""
+        index = self._replacement_of.get(shard)
+        if index is None or self._begun[index]:
+            return []
+        out: list[Instruction] = []
+        for other in sorted(self._open[index] - {shard}):
+            if self.state[other] == STAGED:
+                attempt = self.staged.pop(other)
+                out.append(Discard(attempt.worker, other, attempt.number))
+            if self.state[other] in (PENDING, STAGED):
+                self._queue.remove(other)
+                self.state[other] = FAILED
+                self.unfinished -= 1
+                out.append(GiveUp(other, "another shard of the same replacement failed"))
+        return out
+
+    def _publish_when_due(self, shard: int, now_s: float) -> list[Instruction]:
+        index = self._replacement_of.get(shard)
+        if index is not None and not self._begun[index]:
+            self._waiting[index].discard(shard)
+            return [] if self._waiting[index] else self._begin(index)
+        attempt = self.staged[shard]
+        self.state[shard] = GRANTED
+        self._expires[shard] = now_s + GRANT_S + MARGIN_S
+        # The worker's clock at its answer plus what has passed here since is at most the worker's clock now.
+        deadline_s = attempt.worker_clock_s + (now_s - attempt.staged_at_s) + GRANT_S
+        return [Publish(attempt.worker, shard, attempt.number, deadline_s)]
+
+    def _begin(self, index: int) -> list[Instruction]:
+        return [BeginReplacement(index)]
+
+    def _check(self, shard: int) -> CheckPart:
+        self.state[shard] = CHECKING
+        self._expires.pop(shard, None)
+        return CheckPart(shard)
+
+    def _done(self, shard: int) -> list[Instruction]:
+        attempt = self.staged.pop(shard)
+        self._expires.pop(shard, None)
+        self.state[shard] = DONE
+        self.unfinished -= 1
+        self._fruitless = dict.fromkeys(self._fruitless, 0)
+        out: list[Instruction] = [Commit(attempt.worker, shard, attempt.number)]
+        index = self._replacement_of.get(shard)
+        if index is not None:
+            self._open[index].discard(shard)
+            out += self._end_replacement(index)
+        return out
+
+    def _end_replacement(self, index: int) -> list[Instruction]:
+        if not self._begun[index] or self._open[index]:
+            return []
+        self._ended += 1
+        return [EndReplacement(index)]
+
+    def _settled_replacements(self) -> int:
+        """Replacements that can still end: all but those with a failed shard."""
+        return sum(not any(self.state[s] == FAILED for s in open_shards) for open_shards in self._open)
