@@ -86,13 +86,14 @@ class Manifest(Frozen):
 
 
 def digest_of(content: Content) -> str:
-    return _sha256(content.model_dump(mode="json"))
+    return hash_of(content.model_dump(mode="json"))
 
 
 def seal_of(content: Content, report: Report) -> str:
-    return _sha256({"content": content.model_dump(mode="json"), "report": report.model_dump(mode="json")})
+    return hash_of({"content": content.model_dump(mode="json"), "report": report.model_dump(mode="json")})
 
 
-def _sha256(value: object) -> str:
+def hash_of(value: object) -> str:
+    """SHA-256 of ``value`` as JSON with sorted keys and no spaces, in hex."""
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
