@@ -107,7 +107,14 @@ class TransientError(HeadraceError):
 
 
 class BadInput(HeadraceError):
-    pass
+    """``path`` is the source file."""
+
+    def __init__(self, message: str, hint: str | None = None, path: str = "") -> None:
+        super().__init__(message, hint)
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message, self.hint, self.path)
 
 
 class BadFile(BadInput):

@@ -84,7 +84,8 @@ class Cluster:
         from ..workers.actor import Worker
 
         groups = {"score": 1, "control": CONTROL_THREADS}
-        make = ray.remote(num_cpus=num_cpus, max_restarts=0, max_task_retries=0, concurrency_groups=groups)
+        options: dict[str, Any] = {"num_cpus": num_cpus, "max_restarts": 0, "max_task_retries": 0}
+        make: Any = ray.remote(**options, concurrency_groups=groups)
         self.actors[worker] = actor = make(Worker).remote(worker, spec, content, self._shipment, epoch)
         self._calls[actor.info.options(concurrency_group="control").remote()] = Call("ready", worker)
 
@@ -117,13 +118,11 @@ class Cluster:
         return [self._take(reference) for reference in done]
 
     def alive_nodes(self) -> set[str]:
-        import ray
-
+        ray: Any = _ray()
         return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
     def resources(self) -> Mapping[str, float]:
-        import ray
-
+        ray: Any = _ray()
         return dict(ray.cluster_resources())
 
     def outstanding(self, kind: CallKind) -> int:
@@ -146,9 +145,17 @@ class Cluster:
             return Answer(call, error=_cause(error))
 
 
+def _ray() -> Any:
+    """Half of Ray's functions carry no types."""
+    import ray
+
+    return ray
+
+
 def _cause(error: Any) -> BaseException:
     """What the worker raised, without Ray's wrapping."""
-    return error.cause if isinstance(error.cause, BaseException) else error  # type: ignore[no-any-return]
+    cause: BaseException = error.cause if isinstance(error.cause, BaseException) else error
+    return cause
 
 
 def _reason(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from . import instructions as do
 from .dispatch_state import (
     BACKOFF_CAP_S,
     BACKOFF_S,
@@ -31,21 +32,6 @@ from .dispatch_state import (
     STAGED,
     Attempt,
     Held,
-)
-from .instructions import (
-    Abort,
-    BeginReplacement,
-    CheckPart,
-    Commit,
-    Discard,
-    EndReplacement,
-    GiveUp,
-    Instruction,
-    KillWorker,
-    Probe,
-    Publish,
-    Score,
-    StartWorker,
 )
 from .isolation import Isolation
 from .records import Replacement
@@ -90,8 +76,8 @@ class Dispatcher:
 
     # -- events ------------------------------------------------------------------------------------------------------
 
-    def start(self) -> list[Instruction]:
-        out: list[Instruction] = []
+    def start(self) -> list[do.Instruction]:
+        out: list[do.Instruction] = []
         for index, waiting in enumerate(self._waiting):
             if not waiting:
                 out += self._begin(index)
@@ -100,7 +86,7 @@ class Dispatcher:
             out += [self._start_worker(pool) for _ in range(min(size, left))]
         return out
 
-    def worker_ready(self, worker: str, now_s: float) -> list[Instruction]:
+    def worker_ready(self, worker: str, now_s: float) -> list[do.Instruction]:
         held = self.workers.get(worker)
         if held is None:
             return []
@@ -108,16 +94,16 @@ class Dispatcher:
         self._hungry[worker] = None
         return self._fill(now_s)
 
-    def staged_one(self, worker: str, shard: int, attempt: int, clock_s: float, now_s: float) -> list[Instruction]:
+    def staged_one(self, worker: str, shard: int, attempt: int, clock_s: float, now_s: float) -> list[do.Instruction]:
         """The worker holds all bytes of the attempt. ``clock_s`` is its own clock when it answered."""
         if not self._holds(worker, shard, attempt):
-            return [Discard(worker, shard, attempt)]
+            return [do.Discard(worker, shard, attempt)]
         self._let_go(worker, shard)
         self.state[shard] = STAGED
         self.staged[shard] = Attempt(worker, attempt, clock_s, now_s)
         return self._publish_when_due(shard, now_s) + self._fill(now_s)
 
-    def published(self, worker: str, shard: int, attempt: int, visible: bool, now_s: float) -> list[Instruction]:
+    def published(self, worker: str, shard: int, attempt: int, visible: bool, now_s: float) -> list[do.Instruction]:
         """The answer to a grant. Not visible: the worker was late, or its staged bytes are gone."""
         current = self.staged.get(shard)
         if self.state[shard] != GRANTED or current is None or (current.worker, current.number) != (worker, attempt):
@@ -126,14 +112,14 @@ class Dispatcher:
             return self._done(shard) + self._fill(now_s)
         return self._fail(shard, "its part could not be published in time", now_s) + self._fill(now_s)
 
-    def score_failed(self, worker: str, shard: int, attempt: int, error: str, now_s: float) -> list[Instruction]:
+    def score_failed(self, worker: str, shard: int, attempt: int, error: str, now_s: float) -> list[do.Instruction]:
         """The shard itself raised: this is what counts towards ``max_attempts``."""
         if not self._holds(worker, shard, attempt):
             return []
         self._let_go(worker, shard)
         return self._fail(shard, error, now_s) + self._fill(now_s)
 
-    def nothing_to_publish(self, worker: str, shard: int, attempt: int, now_s: float) -> list[Instruction]:
+    def nothing_to_publish(self, worker: str, shard: int, attempt: int, now_s: float) -> list[do.Instruction]:
         """No piece of the shard could be read: it has no part, its files are in quarantine."""
         if not self._holds(worker, shard, attempt):
             return []
@@ -141,7 +127,16 @@ class Dispatcher:
         self.staged[shard] = Attempt(worker, attempt, 0.0, now_s)
         return self._done(shard) + self._fill(now_s)
 
-    def probed(self, worker: str, shard: int, now_s: float) -> list[Instruction]:
+    def withdrawn(self, worker: str, shard: int, attempt: int, now_s: float) -> list[do.Instruction]:
+        """The shard is not what was planned any more: it is left to another plan."""
+        if not self._holds(worker, shard, attempt):
+            return []
+        self._let_go(worker, shard)
+        self.state[shard] = FAILED
+        self.unfinished -= 1
+        return self._drop_replacement(shard) + self._fill(now_s)
+
+    def probed(self, worker: str, shard: int, now_s: float) -> list[do.Instruction]:
         """The probed range did its worker no harm."""
         held = self.workers.get(worker)
         if held is None or shard not in self._isolation:
@@ -151,13 +146,13 @@ class Dispatcher:
 
     def worker_lost(
         self, worker: str, now_s: float, *, innocent: bool = False, confirmed: bool = True, why: str = ""
-    ) -> list[Instruction]:
+    ) -> list[do.Instruction]:
         """``innocent``: its node went or it never got ready, so no shard is to blame. ``confirmed``: surely dead."""
         held = self.workers.pop(worker, None)
         if held is None:
             return []
         self._hungry.pop(worker, None)
-        out: list[Instruction] = []
+        out: list[do.Instruction] = []
         probing = any(shard in self._isolation for shard in held.queue)
         for position, shard in reversed(list(enumerate(held.queue))):
             if shard in self._isolation:
@@ -173,7 +168,7 @@ class Dispatcher:
                 out.append(self._check(shard))
         return out + self._replace(held.pool, why, counts=not probing) + self._fill(now_s)
 
-    def part_checked(self, shard: int, visible: bool, now_s: float) -> list[Instruction]:
+    def part_checked(self, shard: int, visible: bool, now_s: float) -> list[do.Instruction]:
         if self.state[shard] != CHECKING:
             return []
         if visible:
@@ -181,16 +176,16 @@ class Dispatcher:
         self._unstage(shard)
         return self._fill(now_s)
 
-    def replacement_begun(self, replacement: int, now_s: float) -> list[Instruction]:
+    def replacement_begun(self, replacement: int, now_s: float) -> list[do.Instruction]:
         """The intent is written and the old parts are gone: the new ones may appear."""
         self._begun[replacement] = True
         members = [s for s in sorted(self._open[replacement]) if self.state[s] == STAGED]
         out = [instruction for shard in members for instruction in self._publish_when_due(shard, now_s)]
         return out + self._end_replacement(replacement)
 
-    def tick(self, now_s: float) -> list[Instruction]:
+    def tick(self, now_s: float) -> list[do.Instruction]:
         """Called a few times a second: grants that ran out, shards whose back-off is over."""
-        out: list[Instruction] = []
+        out: list[do.Instruction] = []
         for shard, expires in list(self._expires.items()):
             if now_s < expires or self.state[shard] != GRANTED:
                 continue
@@ -198,7 +193,7 @@ class Dispatcher:
             out.append(self._check(shard))
             if worker in self.workers:
                 why = "it did not answer a grant in time"
-                out += [KillWorker(worker, why), *self._lost_unconfirmed(worker, now_s, why)]
+                out += [do.KillWorker(worker, why), *self._lost_unconfirmed(worker, now_s, why)]
         return out + self._fill(now_s)
 
     # -- what shells may ask -----------------------------------------------------------------------------------------
@@ -215,29 +210,29 @@ class Dispatcher:
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def _lost_unconfirmed(self, worker: str, now_s: float, why: str) -> list[Instruction]:
+    def _lost_unconfirmed(self, worker: str, now_s: float, why: str) -> list[do.Instruction]:
         return self.worker_lost(worker, now_s, innocent=True, confirmed=False, why=why)
 
-    def _start_worker(self, pool: str) -> StartWorker:
+    def _start_worker(self, pool: str) -> do.StartWorker:
         self._names += 1
         worker = f"{pool}-{self._names}"
         self.workers[worker] = Held(pool)
-        return StartWorker(worker, pool)
+        return do.StartWorker(worker, pool)
 
-    def _replace(self, pool: str, why: str, counts: bool) -> list[Instruction]:
+    def _replace(self, pool: str, why: str, counts: bool) -> list[do.Instruction]:
         """A new worker for a lost one, as long as there is work for it and the pool gets anything done at all."""
         self._fruitless[pool] += counts
         if self._fruitless[pool] > MAX_FRUITLESS:
             self.aborted = True
             message = f"{self._fruitless[pool]} workers of pool {pool} were lost in a row"
-            return [Abort(f"{message}: {why}" if why else message, "see the run's log for the first one's error")]
+            return [do.Abort(f"{message}: {why}" if why else message, "see the run's log for the first one's error")]
         alive = sum(held.pool == pool for held in self.workers.values())
         wanted = min(self.pools[pool], self.unfinished)
         return [self._start_worker(pool)] if alive < wanted else []
 
-    def _fill(self, now_s: float) -> list[Instruction]:
+    def _fill(self, now_s: float) -> list[do.Instruction]:
         """Gives hungry workers work: shards that must run alone first, then the queue."""
-        out: list[Instruction] = []
+        out: list[do.Instruction] = []
         self._queue.release(now_s)
         if self.aborted:
             return out
@@ -257,7 +252,7 @@ class Dispatcher:
                 out.append(self._give(name, shard))
         return out
 
-    def _give(self, worker: str, shard: int) -> Score:
+    def _give(self, worker: str, shard: int) -> do.Score:
         held = self.workers[worker]
         self.attempts[shard] += 1
         self.state[shard] = SCORING
@@ -265,9 +260,9 @@ class Dispatcher:
         if held.alone or len(held.queue) >= DEPTH:
             del self._hungry[worker]
         row_by_row = self._isolations.get(shard, 0) >= ISOLATIONS_BEFORE_ROWS
-        return Score(worker, shard, int(self.attempts[shard]), self._excluded.get(shard, ()), row_by_row)
+        return do.Score(worker, shard, int(self.attempts[shard]), self._excluded.get(shard, ()), row_by_row)
 
-    def _give_alone(self, worker: str, shard: int) -> Instruction:
+    def _give_alone(self, worker: str, shard: int) -> do.Instruction:
         held = self.workers[worker]
         held.alone = True
         isolation = self._isolation.get(shard)
@@ -276,7 +271,7 @@ class Dispatcher:
         held.queue.append(shard)
         del self._hungry[worker]
         self.state[shard] = SCORING
-        return Probe(worker, shard, *isolation.next_range(), self._excluded.get(shard, ()))
+        return do.Probe(worker, shard, *isolation.next_range(), self._excluded.get(shard, ()))
 
     def _holds(self, worker: str, shard: int, attempt: int) -> bool:
         held = self.workers.get(worker)
@@ -305,7 +300,7 @@ class Dispatcher:
             self._isolation[shard] = Isolation(int(self.rows[shard]), self._excluded.get(shard, ()))
         self._requeue(shard)
 
-    def _after_probe(self, shard: int, died: bool) -> list[Instruction]:
+    def _after_probe(self, shard: int, died: bool) -> list[do.Instruction]:
         isolation = self._isolation[shard]
         isolation.answer(died)
         if not isolation.finished:
@@ -329,7 +324,7 @@ class Dispatcher:
             self._waiting[index].add(shard)
         self._requeue(shard)
 
-    def _fail(self, shard: int, error: str, now_s: float) -> list[Instruction]:
+    def _fail(self, shard: int, error: str, now_s: float) -> list[do.Instruction]:
         failures = self._failures[shard] = self._failures.get(shard, 0) + 1
         if shard in self.staged:
             self._unstage(shard)
@@ -340,29 +335,29 @@ class Dispatcher:
         self._queue.put_off(shard, now_s + min(BACKOFF_S * 2 ** (failures - 1), BACKOFF_CAP_S))
         return []
 
-    def _give_up(self, shard: int, error: str) -> list[Instruction]:
+    def _give_up(self, shard: int, error: str) -> list[do.Instruction]:
         self.state[shard] = FAILED
         self.unfinished -= 1
-        return [GiveUp(shard, error), *self._drop_replacement(shard)]
+        return [do.GiveUp(shard, error), *self._drop_replacement(shard)]
 
-    def _drop_replacement(self, shard: int) -> list[Instruction]:
+    def _drop_replacement(self, shard: int) -> list[do.Instruction]:
         """A replacement that lost a member before it began leaves the old parts where they are."""
         index = self._replacement_of.get(shard)
         if index is None or self._begun[index]:
             return []
-        out: list[Instruction] = []
+        out: list[do.Instruction] = []
         for other in sorted(self._open[index] - {shard}):
             if self.state[other] == STAGED:
                 attempt = self.staged.pop(other)
-                out.append(Discard(attempt.worker, other, attempt.number))
+                out.append(do.Discard(attempt.worker, other, attempt.number))
             if self.state[other] in (PENDING, STAGED):
                 self._queue.remove(other)
                 self.state[other] = FAILED
                 self.unfinished -= 1
-                out.append(GiveUp(other, "another shard of the same replacement failed"))
+                out.append(do.GiveUp(other, "another shard of the same replacement failed"))
         return out
 
-    def _publish_when_due(self, shard: int, now_s: float) -> list[Instruction]:
+    def _publish_when_due(self, shard: int, now_s: float) -> list[do.Instruction]:
         index = self._replacement_of.get(shard)
         if index is not None and not self._begun[index]:
             self._waiting[index].discard(shard)
@@ -372,34 +367,34 @@ class Dispatcher:
         self._expires[shard] = now_s + GRANT_S + MARGIN_S
         # The worker's clock at its answer plus what has passed here since is at most the worker's clock now.
         deadline_s = attempt.worker_clock_s + (now_s - attempt.staged_at_s) + GRANT_S
-        return [Publish(attempt.worker, shard, attempt.number, deadline_s)]
+        return [do.Publish(attempt.worker, shard, attempt.number, deadline_s)]
 
-    def _begin(self, index: int) -> list[Instruction]:
-        return [BeginReplacement(index)]
+    def _begin(self, index: int) -> list[do.Instruction]:
+        return [do.BeginReplacement(index)]
 
-    def _check(self, shard: int) -> CheckPart:
+    def _check(self, shard: int) -> do.CheckPart:
         self.state[shard] = CHECKING
         self._expires.pop(shard, None)
-        return CheckPart(shard)
+        return do.CheckPart(shard)
 
-    def _done(self, shard: int) -> list[Instruction]:
+    def _done(self, shard: int) -> list[do.Instruction]:
         attempt = self.staged.pop(shard)
         self._expires.pop(shard, None)
         self.state[shard] = DONE
         self.unfinished -= 1
         self._fruitless = dict.fromkeys(self._fruitless, 0)
-        out: list[Instruction] = [Commit(attempt.worker, shard, attempt.number)]
+        out: list[do.Instruction] = [do.Commit(attempt.worker, shard, attempt.number)]
         index = self._replacement_of.get(shard)
         if index is not None:
             self._open[index].discard(shard)
             out += self._end_replacement(index)
         return out
 
-    def _end_replacement(self, index: int) -> list[Instruction]:
+    def _end_replacement(self, index: int) -> list[do.Instruction]:
         if not self._begun[index] or self._open[index]:
             return []
         self._ended += 1
-        return [EndReplacement(index)]
+        return [do.EndReplacement(index)]
 
     def _settled_replacements(self) -> int:
         """Replacements that can still end: all but those with a failed shard."""

@@ -11,19 +11,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 
-from ..artifacts.errors import ArtifactCorrupt, HeadraceError, UsageError
-from ..artifacts.manifest import Content
-from ..artifacts.storage import Folder
+from ..artifacts.errors import ArtifactCorrupt, HeadraceError, SourceChanged, UsageError
 from ..workers.actor import Vitals
 from ..workers.quarantine import write_bad_file
 from ..workers.shard import BadRow, Grant, Staged, WorkerInfo, WorkerSpec
 from . import instructions as do
 from .cluster import Answer, Call, Cluster
+from .dispatch_state import CHECKING, GRANT_S, GRANTED, MARGIN_S
 from .dispatcher import Dispatcher
 from .lease import Lease
 from .ledger import Ledger
 from .limits import BadRowLimit
-from .records import FileRecord, Intent, LedgerView, PartRecord, Plan
+from .prepare import Prepared
+from .records import FileRecord, Intent, PartRecord, Plan
 from .replacing import remove_parts
 from .takeover import published_part
 from .tally import Tally
@@ -37,17 +37,14 @@ class RunContext:
     """What stays the same through one run."""
 
     run_id: str
-    plan: Plan
-    content: Content
-    digest: str
+    prepared: Prepared
     spec: WorkerSpec
-    precision: str
-    sink: Folder
-    state: Folder
     ledger: Ledger
     lease: Lease
-    view: LedgerView
-    pools: Mapping[str, float]  #: CPUs of one worker, by pool
+
+    @property
+    def plan(self) -> Plan:
+        return self.prepared.planned.plan
 
 
 @dataclass
@@ -57,10 +54,13 @@ class Loop:
     context: RunContext
     dispatcher: Dispatcher
     cluster: Cluster
+    cpus: Mapping[str, float]  #: of one worker, by pool
     tally: Tally
     limit: BadRowLimit
     stop: Callable[[], int | None] = lambda: None
     look: Callable[[], None] = lambda: None  #: called a few times a second, for the display
+    quarantine_changed: bool = False  #: a file that changed under the reader goes to quarantine
+    changed_files: set[str] = field(default_factory=set)  #: to be planned again
     failed: list[tuple[str, str]] = field(default_factory=list)
     vitals: dict[str, Vitals] = field(default_factory=dict)
     removed_parts: int = 0
@@ -86,6 +86,16 @@ class Loop:
                 raise self._fatal
         self._ask_vitals()
         return None
+
+    def settle(self) -> bool:
+        """Ends early: nothing new is granted, grants that are out are waited for. False: one got no answer."""
+        self.dispatcher.aborted = True
+        until = time.monotonic() + GRANT_S + MARGIN_S
+        while self.cluster.outstanding("publish") and time.monotonic() < until:
+            for answer in self.cluster.answers(POLL_S):
+                if answer.call.kind == "publish" and answer.lost is None:
+                    self._obey([it for it in self._event(answer) if isinstance(it, do.Commit | do.EndReplacement)])
+        return not self.dispatcher.count(GRANTED, CHECKING)
 
     # -- answers become events ---------------------------------------------------------------------------------------
 
@@ -133,6 +143,8 @@ class Loop:
 
     def _scored(self, answer: Answer, now_s: float) -> list[do.Instruction]:
         call = answer.call
+        if isinstance(answer.error, SourceChanged):
+            return self._changed(call, answer.error, now_s)
         if answer.error is not None:
             LOG.warning("shard %s failed on %s: %s", self._shard_id(call.shard), call.worker, answer.error)
             return self.dispatcher.score_failed(call.worker, call.shard, call.attempt, _tell(answer.error), now_s)
@@ -142,6 +154,17 @@ class Loop:
         if not staged.size_bytes:
             return self.dispatcher.nothing_to_publish(call.worker, call.shard, call.attempt, now_s)
         return self.dispatcher.staged_one(call.worker, call.shard, call.attempt, staged.clock_s, now_s)
+
+    def _changed(self, call: Call, error: SourceChanged, now_s: float) -> list[do.Instruction]:
+        """A file is no longer the one that was planned: the driver plans it again once."""
+        LOG.warning("%s", error)
+        for piece in self.context.plan.shards.shard(call.shard).pieces:
+            if piece.file.path != error.path:
+                continue
+            self.changed_files.add(piece.file.path)
+            if self.quarantine_changed:
+                self._quarantine_file(BadRow(piece.file, None, "read", "it changed while it was read, twice"))
+        return self.dispatcher.withdrawn(call.worker, call.shard, call.attempt, now_s)
 
     # -- instructions become deeds -----------------------------------------------------------------------------------
 
@@ -155,9 +178,11 @@ class Loop:
 
     @_do.register
     def _(self, it: do.StartWorker) -> None:
-        cpus = self.context.pools[it.pool]
+        cpus = self.cpus[it.pool]
         self.tally.starting(it.worker, it.pool, time.monotonic())
-        self.cluster.start(it.worker, self.context.spec, self.context.content, self.context.lease.epoch, cpus)
+        self.cluster.start(
+            it.worker, self.context.spec, self.context.prepared.bundle.content, self.context.lease.epoch, cpus
+        )
 
     @_do.register
     def _(self, it: do.KillWorker) -> None:
@@ -208,7 +233,7 @@ class Loop:
     @_do.register
     def _(self, it: do.CheckPart) -> None:
         shard = self.context.plan.shards.shard(it.shard)
-        found = published_part(self.context.sink, shard, self.context.spec.score.fingerprint)
+        found = published_part(self.context.prepared.sink, shard, self.context.spec.score.fingerprint)
         self._obey(self.dispatcher.part_checked(it.shard, found, time.monotonic()))
 
     @_do.register
@@ -219,7 +244,13 @@ class Loop:
         ledger = self.context.ledger
         ledger.append_intent(Intent(self._intent(it.replacement), replacement.remove, new))
         ledger.flush()
-        remove_parts(self.context.sink, self.context.state, ledger, self.context.view, replacement.remove)
+        remove_parts(
+            self.context.prepared.sink,
+            self.context.prepared.state,
+            ledger,
+            self.context.prepared.view,
+            replacement.remove,
+        )
         self.removed_parts += len(replacement.remove)
         self._obey(self.dispatcher.replacement_begun(it.replacement, time.monotonic()))
 
@@ -245,7 +276,7 @@ class Loop:
             self.context.ledger.flush()
 
     def _quarantine_file(self, bad: BadRow) -> None:
-        write_bad_file(self.context.state, bad)
+        write_bad_file(self.context.prepared.state, bad)
         record = FileRecord(bad.file, bad.stage, bad.reason, self.context.run_id, time.time())
         self.context.ledger.append_file(record)
         self.tally.bad_files += 1
@@ -264,7 +295,7 @@ class Loop:
             partition=shard.partition,
             pieces=tuple(piece for piece in shard.pieces if piece.file.path not in lost),
             fingerprint=self.context.spec.score.fingerprint,
-            artifact=self.context.digest,
+            artifact=self.context.prepared.bundle.digest,
             variant=self.context.spec.variant,
             instruction_set=self.tally.infos[worker].instruction_set,
             batching=staged.batching,

@@ -58,6 +58,11 @@ def lease(epoch: int) -> str:
     return f"{LEASE}/{epoch:08d}.json"
 
 
+def probe(token: str) -> str:
+    """A file made and deleted at once, to see whether the store does what it must."""
+    return f"{TMP}/probe-{token}"
+
+
 def segment(epoch: int, sequence: int, compacted: bool = False) -> str:
     """Segments sort by epoch and sequence; a compacted one stands for all before it."""
     return f"{LEDGER}/{epoch:08d}-{sequence:08d}{'-c' if compacted else ''}.arrow"

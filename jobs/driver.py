@@ -1,0 +1,136 @@
+"""Runs a job: plan, lease, recovery, session, books. Each step is a module; this one orders them."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from dataclasses import dataclass
+
+from ..artifacts.errors import LeaseLost
+from ..workers import paths
+from ..workers.quarantine import write_bad_file
+from . import done, sink
+from .contract import save_contract
+from .groups import save_groups
+from .lease import Lease, probe_create
+from .ledger import Ledger
+from .outcome import Outcome
+from .planner import PlannedJob
+from .prepare import Prepared, prepare
+from .progress import RunResult
+from .records import FileRecord
+from .recovery import recover
+from .report import write_report
+from .runlog import RunLog
+from .session import RunOptions, Session
+from .spec import Job, resolved_yaml
+
+LOG = logging.getLogger("headrace")
+
+
+@dataclass
+class Books:
+    """What a run writes to, besides parts."""
+
+    run_id: str
+    lease: Lease
+    ledger: Ledger
+
+
+def plan_job(job: Job) -> PlannedJob:
+    """What a run would do now; writes nothing."""
+    return prepare(job).planned
+
+
+def run_job(job: Job, options: RunOptions | None = None) -> RunResult:
+    """Brings the sink up to date with the source; with nothing to do it takes no lease and starts no Ray.
+
+    Raises HeadraceError; its ``exit_code`` is the process's. A run that gave shards up or was interrupted returns with
+    an ``exit_code`` other than 0.
+    """
+    options = options or RunOptions()
+    started_at = time.time()
+    prepared = prepare(job, options.retry_quarantined)
+    if prepared.planned.plan.nothing_to_do:
+        _mark_done(prepared)
+        return Outcome().result(prepared.job, prepared.planned.plan, "", started_at, options.fail_on_quarantine)
+    sink.create(prepared.sink, prepared.state)
+    if not prepared.state.is_local:
+        probe_create(prepared.state, unsafe=job.sink.unsafe_lease)
+    run_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(started_at))}-{uuid.uuid4().hex[:6]}"
+    lease = Lease.acquire(prepared.state, run_id, say=LOG.warning)
+    books = Books(run_id, lease, Ledger(prepared.state, lease.epoch))
+    clean = False
+    try:
+        with RunLog(prepared.state, run_id):
+            result, clean = _run_with_lease(prepared, options, books, started_at)
+        return result
+    finally:
+        lease.release(clean)
+
+
+def _run_with_lease(prepared: Prepared, options: RunOptions, books: Books, started_at: float) -> tuple[RunResult, bool]:
+    """The result, and whether no attempt can still be under way."""
+    _recover(prepared, books)
+    prepared = _open_books(prepare(prepared.job, options.retry_quarantined), books)
+    plan = prepared.planned.plan
+    outcome = Session(prepared, books.lease, books.ledger, books.run_id).run(options)
+    if outcome.changed_files and outcome.error is None and outcome.signal_number is None:
+        # Files that changed under the reader are planned again once; what changes again goes to quarantine.
+        prepared = _open_books(prepare(prepared.job, options.retry_quarantined), books)
+        again = Session(prepared, books.lease, books.ledger, books.run_id).run(options, last_try=True)
+        outcome = outcome.then(again)
+    result = outcome.result(prepared.job, plan, books.run_id, started_at, options.fail_on_quarantine)
+    _close_books(prepared, books, outcome, result)
+    if outcome.error is not None:
+        raise outcome.error
+    return result, outcome.settled
+
+
+def _recover(prepared: Prepared, books: Books) -> None:
+    """Puts in order what a run that did not end left: by its parts' footers, once its grants have run out."""
+    if not books.lease.took_over:
+        return
+    LOG.warning("taking over an unfinished run: its last grants run out first")
+    books.lease.wait_out_grants()
+    books.lease.check()
+    found = recover(prepared.sink, prepared.state, books.ledger, prepared.view, prepared.is_current)
+    books.ledger.flush()
+    books.lease.settled()
+    LOG.warning("took over: %d parts adopted, %d removed", len(found.adopted), len(found.removed))
+
+
+def _open_books(prepared: Prepared, books: Books) -> Prepared:
+    """Writes down what must come before the first shard: contract, groups, quarantined files, marks taken back."""
+    planned, state = prepared.planned, prepared.state
+    books.lease.check()
+    save_contract(state, planned.contract)
+    save_groups(state, books.lease.epoch, planned.plan.new_groups)
+    for bad in planned.plan.bad_files:
+        write_bad_file(state, bad)
+        books.ledger.append_file(FileRecord(bad.file, bad.stage, bad.reason, books.run_id, time.time()))
+    books.ledger.flush()
+    success_files = prepared.job.sink.success_files
+    done.unmark(prepared.sink, state, planned.plan.unfinished_partitions, success_files)
+    state.write(paths.run(books.run_id, "job.yaml"), resolved_yaml(prepared.job).encode())
+    return prepared
+
+
+def _close_books(prepared: Prepared, books: Books, outcome: Outcome, result: RunResult) -> None:
+    """Ledger, marks, report. A run that lost its lease writes nothing more: the sink is another's."""
+    if isinstance(outcome.error, LeaseLost):
+        return
+    books.lease.check()
+    books.ledger.flush()
+    if result.state == "done":
+        books.ledger.compact()
+        _mark_done(prepared)
+    write_report(prepared.state, result)
+
+
+def _mark_done(prepared: Prepared) -> None:
+    """A run cut short by ``--limit`` finishes nothing."""
+    if prepared.job.limit is None:
+        partitions = prepared.planned.plan.partitions
+        done.mark(prepared.sink, prepared.state, partitions, prepared.job.sink.success_files)

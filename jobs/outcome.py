@@ -1,0 +1,102 @@
+"""How a pass over a plan ended, and the result that reports are made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..artifacts.errors import HeadraceError
+from ..workers.actor import Vitals
+from .progress import RunResult, RunState, ShardOutcome, WorkerTotals
+from .records import Plan
+from .spec import Job
+from .tally import Tally
+
+
+@dataclass
+class Outcome:
+    """``error`` is raised by the driver after it has written the report. Files that changed under the reader and are
+    still to be planned again stand in ``changed_files``."""
+
+    shards: tuple[ShardOutcome, ...] = ()
+    workers: tuple[WorkerTotals, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+    changed_files: frozenset[str] = frozenset()
+    bad_files: int = 0  #: found while reading
+    removed_parts: int = 0
+    start_s: float = 0.0
+    score_s: float = 0.0
+    signal_number: int | None = None
+    settled: bool = True  #: no grant is left without an answer
+    error: HeadraceError | None = None
+
+    @property
+    def state(self) -> RunState:
+        if self.signal_number is not None:
+            return "interrupted"
+        return "failed" if self.error or self.failed else "done"
+
+    def then(self, second: Outcome) -> Outcome:
+        """This pass followed by another over what was planned again."""
+        return dataclasses.replace(
+            second,
+            shards=self.shards + second.shards,
+            workers=self.workers + second.workers,
+            failed=self.failed + second.failed,
+            bad_files=self.bad_files + second.bad_files,
+            removed_parts=self.removed_parts + second.removed_parts,
+            start_s=self.start_s + second.start_s,
+            score_s=self.score_s + second.score_s,
+        )
+
+    def result(
+        self, job: Job, plan: Plan, run_id: str, started_at: float, fail_on_quarantine: bool = False
+    ) -> RunResult:
+        bad = self.bad_files + len(plan.bad_files)
+        bad_rows = sum(outcome.record.counts.quarantined for outcome in self.shards)
+        return RunResult(
+            run_id=run_id,
+            job=job.name,
+            state=self.state,
+            exit_code=self._exit_code(fail_on_quarantine and bool(bad or bad_rows)),
+            started_at=started_at,
+            wall_s=time.time() - started_at,
+            start_s=self.start_s,
+            score_s=self.score_s,
+            files=plan.files,
+            shards_total=len(plan.shards),
+            rows_total=int(plan.shards.piece_rows.sum()),
+            rows_before=plan.done_rows,
+            outcomes=self.shards,
+            workers=self.workers,
+            bad_files=bad,
+            known_bad_files=plan.known_bad_files,
+            vanished=plan.vanished,
+            removed_parts=self.removed_parts,
+            failed=self.failed,
+            error=self.error.message if self.error else None,
+            hint=self.error.hint if self.error else None,
+        )
+
+    def _exit_code(self, quarantined: bool) -> int:
+        if self.error is not None:
+            return self.error.exit_code
+        if self.signal_number is not None:
+            return 128 + self.signal_number
+        if self.failed:
+            return 1
+        return 3 if quarantined else 0
+
+
+def outcome_of(tally: Tally, vitals: Mapping[str, Vitals], began_s: float) -> Outcome:
+    """What a tally has counted; ``began_s`` on the monotonic clock is when the pass began."""
+    first_s = tally.first_score_s if tally.first_score_s is not None else time.monotonic()
+    return Outcome(
+        shards=tuple(tally.outcomes),
+        workers=tally.totals(vitals),
+        bad_files=tally.bad_files,
+        start_s=first_s - began_s,
+        score_s=(tally.last_commit_s or first_s) - first_s,
+    )

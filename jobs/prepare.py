@@ -1,0 +1,56 @@
+"""All that is looked up before a run: artifact, listing, ledger, plan. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..artifacts.bundle import Bundle, open_bundle
+from ..artifacts.hardware import choose_variant, this_cpu
+from ..artifacts.manifest import Variant
+from ..artifacts.storage import Folder
+from ..workers.footer import Footer
+from ..workers.schema import check_names
+from ..workers.shard import FileIdentity
+from . import sink
+from .contract import load_contract
+from .groups import load_groups
+from .ledger import read_ledger
+from .planner import PlannedJob, make_plan
+from .records import LedgerView
+from .source import list_source
+from .spec import Job
+
+
+@dataclass(frozen=True)
+class Prepared:
+    job: Job
+    bundle: Bundle
+    variant: Variant
+    sink: Folder
+    state: Folder
+    listed: Mapping[str, FileIdentity]  #: every source file, also those that no predicate selects
+    view: LedgerView
+    planned: PlannedJob
+
+    def is_current(self, footer: Footer, shard_id: str, partition: str) -> bool:
+        """Whether a part found in the sink is one that this job would make of the files as they are now."""
+        return footer.fingerprint == self.planned.score.fingerprint and all(
+            self.listed.get(piece.file.path) == piece.file for piece in footer.pieces
+        )
+
+
+def prepare(job: Job, retry_quarantined: bool = False) -> Prepared:
+    """Raises UsageError and its kinds, ArtifactCorrupt, LimitExceeded for a half-empty listing."""
+    bundle = open_bundle(job.artifact, job.artifact_options)
+    variant = choose_variant(bundle.content.variants, this_cpu(), job.pinned_variant())
+    sink_folder = Folder(job.sink.path, job.sink.storage_options)
+    state = Folder(job.state_url(), job.sink.storage_options)
+    sink.check(sink_folder, state, job.source.paths(), job.source.storage_options)
+    listing = list_source(job.source.paths(), job.source.storage_options)
+    view = read_ledger(state)
+    groups, contract = load_groups(state), load_contract(state)
+    planned = make_plan(job, bundle, variant, listing, view, groups, contract, retry_quarantined)
+    check_names(planned.score, bundle.content)
+    listed = {file.identity.path: file.identity for file in listing.files}
+    return Prepared(job, bundle, variant, sink_folder, state, listed, view, planned)
