@@ -79,13 +79,11 @@ class Cluster:
 
     def start(self, worker: str, spec: WorkerSpec, content: Content, epoch: int, num_cpus: float) -> None:
         """Asks for an actor and for its ``info``; the answer's kind is ``ready``."""
-        import ray
-
         from ..workers.actor import Worker
 
         groups = {"score": 1, "control": CONTROL_THREADS}
         options: dict[str, Any] = {"num_cpus": num_cpus, "max_restarts": 0, "max_task_retries": 0}
-        make: Any = ray.remote(**options, concurrency_groups=groups)
+        make = _ray().remote(**options, concurrency_groups=groups)
         self.actors[worker] = actor = make(Worker).remote(worker, spec, content, self._shipment, epoch)
         self._calls[actor.info.options(concurrency_group="control").remote()] = Call("ready", worker)
 

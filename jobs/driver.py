@@ -25,6 +25,7 @@ from .report import write_report
 from .runlog import RunLog
 from .session import RunOptions, Session
 from .spec import Job, resolved_yaml
+from .takeover import remove_staged
 
 LOG = logging.getLogger("headrace")
 
@@ -127,6 +128,7 @@ def _close_books(prepared: Prepared, books: Books, outcome: Outcome, result: Run
         books.ledger.compact()
         _mark_done(prepared)
     write_report(prepared.state, result)
+    remove_staged(prepared.state, books.lease.epoch)
 
 
 def _mark_done(prepared: Prepared) -> None:

@@ -44,7 +44,8 @@ class RunContext:
 
     @property
     def plan(self) -> Plan:
-        return self.prepared.planned.plan
+        plan: Plan = self.prepared.planned.plan
+        return plan
 
 
 @dataclass
@@ -178,11 +179,10 @@ class Loop:
 
     @_do.register
     def _(self, it: do.StartWorker) -> None:
-        cpus = self.cpus[it.pool]
+        context = self.context
         self.tally.starting(it.worker, it.pool, time.monotonic())
-        self.cluster.start(
-            it.worker, self.context.spec, self.context.prepared.bundle.content, self.context.lease.epoch, cpus
-        )
+        content, epoch = context.prepared.bundle.content, context.lease.epoch
+        self.cluster.start(it.worker, context.spec, content, epoch, self.cpus[it.pool])
 
     @_do.register
     def _(self, it: do.KillWorker) -> None:
@@ -244,13 +244,8 @@ class Loop:
         ledger = self.context.ledger
         ledger.append_intent(Intent(self._intent(it.replacement), replacement.remove, new))
         ledger.flush()
-        remove_parts(
-            self.context.prepared.sink,
-            self.context.prepared.state,
-            ledger,
-            self.context.prepared.view,
-            replacement.remove,
-        )
+        prepared = self.context.prepared
+        remove_parts(prepared.sink, prepared.state, ledger, prepared.view, replacement.remove)
         self.removed_parts += len(replacement.remove)
         self._obey(self.dispatcher.replacement_begun(it.replacement, time.monotonic()))
 

@@ -20,3 +20,8 @@ def published_part(sink: Folder, shard: Shard, fingerprint: str) -> bool:
             return is_part_of(read_footer(file), shard, fingerprint)
     except FileNotFoundError:
         return False
+
+
+def remove_staged(state: Folder, epoch: int) -> None:
+    """What was staged under this epoch and never granted, once its workers are gone."""
+    state.delete_many(entry.key for entry in state.list(paths.TMP) if entry.key.startswith(paths.staged_of(epoch)))

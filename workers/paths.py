@@ -41,7 +41,12 @@ def shard_of_part(key: str) -> str | None:
 
 def staged(epoch: int, shard: str, attempt: int) -> str:
     """Below the state, like all that follow."""
-    return f"{TMP}/{epoch:08d}-{shard}-{attempt}.parquet"
+    return f"{staged_of(epoch)}{shard}-{attempt}.parquet"
+
+
+def staged_of(epoch: int) -> str:
+    """What every staged file of one epoch starts with."""
+    return f"{TMP}/{epoch:08d}-"
 
 
 def quarantine_rows(shard: str) -> str:
