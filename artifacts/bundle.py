@@ -63,7 +63,7 @@ class Bundle:
         return b"".join(self.chunks(path))
 
     def chunks(self, path: str, size: int = CHUNK_BYTES) -> Iterator[bytes]:
-        """The file in pieces of ``size`` bytes; only after the last one its hash is known and ArtifactCorrupt raised."""
+        """The file in pieces of ``size`` bytes; its hash is known, and ArtifactCorrupt raised, after the last one."""
         expected = self._file(path)
         found, size_bytes = hashlib.sha256(), 0
         with self._open(path) as file:
