@@ -167,9 +167,7 @@ def test_null_empty_blank_and_invalid_texts(classifier_artifact: Path, tmp_path:
     assert "UTF-8" in str(reason)
 
 
-def test_a_fresh_run_that_quarantines_exits_3_when_asked(
-    classifier_artifact: Path, source: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_quarantines_exits_3_when_asked(classifier_artifact: Path, source: Path, tmp_path: Path) -> None:
     (source / "bad.parquet").write_text("no")
     job = JobFile.write(tmp_path, classifier_artifact, source)
     assert error_of(job, "--fail-on-quarantine")[0] == 3
