@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from s3_server import S3
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -23,6 +28,16 @@ def shared() -> Path:
     if not (folder / "models").is_dir():
         pytest.skip("needs HEADRACE_TEST_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """An S3 server over HTTP: ``.options`` for fsspec, ``.url(name)`` a folder in a new bucket."""
+    from s3_server import S3
+
+    server = S3()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")

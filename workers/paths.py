@@ -54,6 +54,12 @@ def quarantine_rows(shard: str) -> str:
     return f"{QUARANTINE}/rows-{shard}.parquet"
 
 
+def shard_of_quarantine(key: str) -> str | None:
+    """The shard id in the key of a shard's quarantined rows, None for another file."""
+    name = key.removeprefix(f"{QUARANTINE}/rows-")
+    return name.removesuffix(PART_SUFFIX) if name != key and name.endswith(PART_SUFFIX) else None
+
+
 def quarantine_file(source_path: str) -> str:
     """A whole file that could not be read."""
     return f"{QUARANTINE}/file-{file_id(source_path)}.parquet"

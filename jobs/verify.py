@@ -1,0 +1,173 @@
+"""``headrace verify``: counts rows from the files alone and holds sink, ledger and quarantine against each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..artifacts.storage import Folder
+from ..workers import paths
+from ..workers.shard import Counts
+from .host import is_gone
+from .leasefile import LeaseInfo, read_lease
+from .ledger import read_ledger
+from .overlaps import overlaps
+from .records import LedgerView, PartRecord
+from .repair import Repaired, repair
+from .scan import FoundPart, Scan, scan
+
+__all__ = ["Fault", "Repaired", "VerifyReport", "repair", "verify"]
+_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``kind``: missing-part, unknown-part, torn-part, misplaced-part, other-pieces, other-counts, row-equation,
+    row-count, duplicate-rows, quarantine-missing, quarantine-count, quarantine-orphan."""
+
+    kind: str
+    subject: str  #: a key in the sink, a shard id, or a source path
+    detail: str
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """Counts are summed over the parts' footers; ``rows`` is what Parquet counts in the parts."""
+
+    parts: int
+    rows: int
+    rows_by_part: dict[str, int]  #: by key
+    rows_by_partition: dict[str, int]
+    counts: Counts
+    duplicate_rows: int
+    bad_files: int  #: source files in quarantine as a whole
+    foreign: tuple[str, ...]  #: files in the sink that headrace did not write, not counted
+    uncommitted: int  #: parts that a run under way has published and not yet written into the ledger
+    running: LeaseInfo | None  #: the run that holds the sink now, if any
+    faults: tuple[Fault, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+
+def verify(sink: Folder, state: Folder) -> VerifyReport:
+    """Reads every part's footer and the ledger, writes nothing.
+
+    While a run is under way its latest parts are not in the ledger yet and those it replaces may be gone: these are
+    no faults then. Raises LedgerFault where a ledger segment can't be read.
+    """
+    running = _running(state)
+    view = read_ledger(state)
+    found = scan(sink)
+    twice = overlaps(found.parts)
+    faults = [*_sink_faults(found, view), *_part_faults(found.parts), *_quarantine_faults(state, found.parts)]
+    for one in twice:
+        detail = f"{one.rows} rows from row {one.first_row} are in shards {one.a} and {one.b}"
+        faults.append(Fault("duplicate-rows", one.path, detail))
+    passing = {fault for fault in faults if running is not None and _passes(fault, view)}
+    by_partition: Counter[str] = Counter()
+    for part in found.parts:
+        by_partition[part.partition] += part.rows
+    return VerifyReport(
+        parts=len(found.parts),
+        rows=sum(part.rows for part in found.parts),
+        rows_by_part={part.key: part.rows for part in found.parts},
+        rows_by_partition=dict(by_partition),
+        counts=_sum(found.parts),
+        duplicate_rows=sum(one.rows for one in twice),
+        bad_files=len(view.bad_files),
+        foreign=found.foreign,
+        uncommitted=sum(fault.kind == "unknown-part" for fault in passing),
+        running=running,
+        faults=tuple(fault for fault in faults if fault not in passing),
+    )
+
+
+def _running(state: Folder) -> LeaseInfo | None:
+    lease = read_lease(state)
+    return lease if lease is not None and lease.state == "held" and not is_gone(lease.owner) else None
+
+
+def _passes(fault: Fault, view: LedgerView) -> bool:
+    """What a run under way explains."""
+    replaced = {paths.shard_of_part(fault.subject)} & {i for intent in view.intents.values() for i in intent.remove}
+    return fault.kind in ("unknown-part", "quarantine-orphan") or (fault.kind == "missing-part" and bool(replaced))
+
+
+def _sink_faults(found: Scan, view: LedgerView) -> Iterator[Fault]:
+    yield from (Fault("torn-part", key, "not a whole Parquet file") for key in found.torn)
+    keys = {part.key for part in found.parts}
+    for record in view.parts.values():
+        if record.key not in keys and record.key not in found.torn:
+            yield Fault("missing-part", record.key, f"the ledger counts {record.counts.rows_out} rows in it")
+    for part in found.parts:
+        known = view.parts.get(part.shard_id)
+        if known is None:
+            yield Fault("unknown-part", part.key, f"{part.rows} rows that the ledger does not know")
+        elif known.key != part.key:
+            yield Fault("misplaced-part", part.key, f"the ledger has this shard at {known.key}")
+        else:
+            yield from _difference(part, known)
+
+
+def _difference(part: FoundPart, record: PartRecord) -> Iterator[Fault]:
+    footer = part.footer
+    if (footer.pieces, footer.fingerprint) != (record.pieces, record.fingerprint):
+        yield Fault("other-pieces", part.key, "its footer names other source rows or another fingerprint")
+    elif footer.counts != record.counts:
+        yield Fault("other-counts", part.key, f"ledger {_tell(record.counts)}; footer {_tell(footer.counts)}")
+
+
+def _part_faults(parts: tuple[FoundPart, ...]) -> Iterator[Fault]:
+    for part in parts:
+        counts = part.footer.counts
+        if counts.rows_in != counts.rows_out + counts.quarantined + counts.filtered:
+            yield Fault("row-equation", part.key, f"rows in are not rows out + quarantined + filtered: {_tell(counts)}")
+        if part.rows != counts.rows_out:
+            yield Fault("row-count", part.key, f"{part.rows} rows in the file; footer {_tell(counts)}")
+
+
+def _quarantine_faults(state: Folder, parts: tuple[FoundPart, ...]) -> Iterator[Fault]:
+    keys = [entry.key for entry in state.list(paths.QUARANTINE) if paths.shard_of_quarantine(entry.key) is not None]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        rows = dict(zip(keys, pool.map(lambda key: _rows_in(state, key), keys), strict=True))
+    for part in parts:
+        key, expected = paths.quarantine_rows(part.shard_id), part.footer.counts.quarantined
+        if key not in rows:
+            if expected:
+                yield Fault("quarantine-missing", part.key, f"{expected} rows were quarantined, and {key} is gone")
+        elif rows[key] != expected:
+            found = "unreadable" if rows[key] is None else f"{rows[key]} rows"
+            yield Fault("quarantine-count", part.key, f"{expected} rows were quarantined, {key} is {found}")
+    shards = {part.shard_id for part in parts}
+    for key in keys:
+        if paths.shard_of_quarantine(key) not in shards:
+            yield Fault("quarantine-orphan", key, "its shard has no part")
+
+
+def _rows_in(state: Folder, key: str) -> int | None:
+    try:
+        with state.open(key) as file:
+            return int(pq.read_metadata(file).num_rows)
+    except (pa.ArrowInvalid, FileNotFoundError):
+        return None
+
+
+def _sum(parts: tuple[FoundPart, ...]) -> Counts:
+    counts = [part.footer.counts for part in parts]
+    return Counts(
+        rows_in=sum(one.rows_in for one in counts),
+        rows_out=sum(one.rows_out for one in counts),
+        quarantined=sum(one.quarantined for one in counts),
+        filtered=sum(one.filtered for one in counts),
+    )
+
+
+def _tell(counts: Counts) -> str:
+    return f"{counts.rows_in} in, {counts.rows_out} out, {counts.quarantined} quarantined, {counts.filtered} filtered"
