@@ -69,8 +69,9 @@ def embedder_artifact(tiny_embedder_model: Path, tmp_path_factory: pytest.TempPa
 
 
 def _compiled(model: Path, out: Path) -> Path:
-    from headrace.artifacts.compiler import compile_model
-    from headrace.workers.score_texts import score_texts
+    import simple_scorer
 
-    compile_model(str(model), out, score=score_texts, say=lambda _line: None)
+    from headrace.artifacts.compiler import compile_model
+
+    compile_model(str(model), out, score=simple_scorer.score, say=lambda _line: None)
     return out

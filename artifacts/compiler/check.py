@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import CompileError, UsageError
+from ..hardware import available_cpus
 from ..manifest import Content
 from .figures import Array, Figures, compare, quality
+from .libraries import first_line
 from .probes import probe_texts
 from .pytorch import OUTPUTS, Feed, TorchModel
 
@@ -48,6 +50,7 @@ def check_graph(reference: TorchModel, graph: Path, max_length: int) -> float:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = available_cpus()  # its own default ignores a container's quota
     session = onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
     names = {declared.name for declared in session.get_inputs()}
     differences = [_at_shape(reference, session, names, rows, length) for rows, length in _shapes(max_length)]
@@ -76,7 +79,7 @@ def _run(session: Any, output: str, feed: Feed, where: str) -> Array:
     try:
         return np.asarray(session.run([output], dict(feed))[0], dtype=np.float32)
     except Exception as error:  # onnxruntime's exceptions share no public base class
-        raise CompileError(f"the exported graph fails {where}: {error}") from error
+        raise CompileError(f"the exported graph fails {where}: {first_line(error)}") from error
 
 
 def _feed(reference: TorchModel, rows: int, length: int) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:

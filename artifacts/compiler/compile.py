@@ -12,7 +12,7 @@ from ..errors import UsageError
 from ..hardware import this_cpu
 from ..manifest import Content, Manifest, Report
 from . import check, export, libraries
-from .figures import Array
+from .figures import Array, truth_of
 from .pytorch import TorchModel, load_config, load_model
 from .sentence import Sentence, read_sentence_files, transformer_folder
 from .source import Source, clean_name, fetch_source
@@ -80,7 +80,7 @@ def compile_model(
     with workspace(out) as work:
         content, reference = _build(step, work, task, artifact_name or source.name, max_length)
         manifest = _check(step, work / "bundle", content, reference)
-        move_into_place(work / "bundle", out, work)
+        move_into_place(work / "bundle", out)
     say(f"artifact: {manifest.model} at {out}")
     return manifest
 
@@ -105,6 +105,8 @@ def _build(step: Step, work: Path, task: str | None, name: str, max_length: int 
     tokenizer = read_tokenizer(reference, sentence.max_length, max_length)
     step.warn(tokenizer.warnings)
     content = _content(step, name, reference, sentence, tokenizer)
+    if step.eval_texts is not None and step.eval_texts.labels is not None:
+        truth_of(content, step.eval_texts.labels)  # before the slow steps
     bundle = work / "bundle"
     bundle.mkdir()
     (bundle / TOKENIZER_NAME).write_text(tokenizer.json, encoding="utf-8")

@@ -51,18 +51,30 @@ def _cosines(base: Array, other: Array) -> Figures:
 def quality(content: Content, answers: Array, truth: Sequence[str]) -> Figures:
     """``accuracy`` of single-label classes, ``mean_absolute_error`` of a regression; nothing for other tasks.
 
-    ``truth`` holds label names, or numbers for a regression. Raises UsageError where it holds neither.
+    Raises UsageError like ``truth_of``.
+    """
+    expected = truth_of(content, truth)
+    if expected is None:
+        return {}
+    if content.problem_type == "regression":
+        return {"mean_absolute_error": float(np.abs(answers[:, 0] - expected).mean())}
+    return {"accuracy": float((answers.argmax(axis=1) == expected).mean())}
+
+
+def truth_of(content: Content, truth: Sequence[str]) -> npt.NDArray[np.float64] | None:
+    """Numbers of a regression, class indices (-1: no such class) of single labels, (rows,); None for other tasks.
+
+    Raises UsageError where a regression's label is no number, or no label is one of the model's.
     """
     if content.problem_type == "regression":
-        return {"mean_absolute_error": float(np.abs(answers[:, 0] - _numbers(truth)).mean())}
+        return _numbers(truth)
     if content.problem_type != "single_label_classification":
-        return {}
+        return None
     known = {label: index for index, label in enumerate(content.labels)}
     if not any(label in known for label in truth):
         hint = f"the model's labels: {', '.join(content.labels[:10])}"
         raise UsageError(f"none of the evaluation labels is one of the model's: {truth[0]}", hint)
-    expected = np.array([known.get(label, -1) for label in truth])
-    return {"accuracy": float((answers.argmax(axis=1) == expected).mean())}
+    return np.array([float(known.get(label, -1)) for label in truth])
 
 
 def _numbers(truth: Sequence[str]) -> npt.NDArray[np.float64]:

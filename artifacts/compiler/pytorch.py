@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..errors import CompileError, UsageError
 from ..manifest import Content, TaskName
-from .libraries import quiet
+from .libraries import first_line, quiet
 
 Array = npt.NDArray[np.float32]
 Feed = Mapping[str, npt.NDArray[np.int64]]
@@ -78,7 +78,7 @@ def load_config(folder: Path) -> Any:
         with quiet():
             return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (ValueError, OSError, KeyError) as error:
-        raise UsageError(f"can't read the model's config.json: {folder}: {_first_line(error)}") from error
+        raise UsageError(f"can't read the model's config.json: {folder}: {first_line(error)}") from error
 
 
 def load_model(folder: Path, task: TaskName, lower: bool = False) -> TorchModel:
@@ -96,7 +96,7 @@ def load_model(folder: Path, task: TaskName, lower: bool = False) -> TorchModel:
                 folder, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
             )
     except (ValueError, OSError, RuntimeError, KeyError) as error:
-        raise CompileError(f"transformers can't load the model for {task}: {_first_line(error)}") from error
+        raise CompileError(f"transformers can't load the model for {task}: {first_line(error)}") from error
     _refuse_new_weights(loading["missing_keys"], task)
     return TorchModel(task, model.eval(), load_tokenizer(folder), lower)
 
@@ -110,7 +110,7 @@ def load_tokenizer(folder: Path) -> Any:
         with quiet():
             tokenizer = kind.from_pretrained(folder, use_fast=True, trust_remote_code=False)
     except (ValueError, OSError, ImportError, KeyError) as error:
-        raise CompileError(f"transformers can't load the tokenizer: {_first_line(error)}") from error
+        raise CompileError(f"transformers can't load the tokenizer: {first_line(error)}") from error
     if not tokenizer.is_fast:
         raise CompileError(f"the tokenizer has no fast version: {type(tokenizer).__name__}")
     return tokenizer
@@ -123,7 +123,3 @@ def _refuse_new_weights(missing: Sequence[str], task: TaskName) -> None:
     if new:
         hint = "the checkpoint was not trained for this task: give one that was, or another --task"
         raise CompileError(f"weights missing from the checkpoint for {task}: {', '.join(new)}", hint)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

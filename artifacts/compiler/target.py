@@ -46,10 +46,10 @@ def workspace(out: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def move_into_place(built: Path, out: Path, work: Path) -> None:
+def move_into_place(built: Path, out: Path) -> None:
     """``built`` becomes ``out``; an artifact that was there is kept until then and comes back if the move fails."""
-    old = work / "old"
-    check_target(out)
+    check_target(out)  # again: building takes a while
+    old = out.parent / f".{out.name}.old-{uuid.uuid4().hex[:12]}"
     if out.exists():
         out.rename(old)
     try:
@@ -58,3 +58,4 @@ def move_into_place(built: Path, out: Path, work: Path) -> None:
         if old.exists():
             old.rename(out)
         raise
+    shutil.rmtree(old, ignore_errors=True)
