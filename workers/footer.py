@@ -86,10 +86,12 @@ def _piece(value: dict[str, Any]) -> Piece:
 def read_footer(file: BinaryIO) -> Footer | None:
     """The footer of an open part; None for a Parquet file that headrace did not write.
 
-    Raises BadFile where ``file`` is not a whole Parquet file.
+    Raises BadFile where ``file`` is not a whole Parquet file, OSError where it can't be read just now.
     """
     try:
         metadata = pq.read_metadata(file).metadata or {}
     except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, TimeoutError) or getattr(error, "errno", None) is not None:
+            raise  # the storage's own error: Arrow's has no number
         raise BadFile(f"not a whole Parquet file: {error}") from error
     return parse(metadata[KEY]) if KEY in metadata else None
