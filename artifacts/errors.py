@@ -122,4 +122,11 @@ class BadFile(BadInput):
 
 
 class SourceChanged(BadInput):
-    pass
+    """``path`` is the file that is another one now."""
+
+    def __init__(self, message: str, hint: str | None = None, path: str = "") -> None:
+        super().__init__(message, hint)
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message, self.hint, self.path)
