@@ -15,7 +15,7 @@ from ..workers.footer import Footer
 from .ledger import Ledger, read_ledger
 from .records import LedgerView, PartRecord
 from .replacing import prune_folders
-from .scan import FoundPart, Scan, record_of, same_work, scan
+from .scan import FoundPart, Scan, is_whole, quarantined_rows, record_of, same_work, scan
 
 IsCurrent = Callable[[Footer, str, str], bool]  #: footer, shard id, partition: would the present plan make this part?
 
@@ -34,13 +34,19 @@ def recover(sink: Folder, state: Folder, ledger: Ledger, view: LedgerView, is_cu
 
     ``view`` is read anew first, in place: the earlier holder may have written since it was read.
 
-    A part that the ledger knows as it is stays, current or not: replacing it is the planner's. Ends with a compaction,
-    so that nothing an earlier holder writes late is ever read. Doing it again after a crash anywhere is fine.
+    A part that the ledger knows as it is stays, current or not: replacing it is the planner's. One whose quarantined
+    rows are not as many as its footer says goes with what is left of them: the run scores its rows again. Ends with a
+    compaction, so that nothing an earlier holder writes late is ever read. Doing it again after a crash anywhere is
+    fine.
     """
     sink.abort_uploads()
     _read_anew(ledger, view)
-    found = scan(sink)
-    kept, adopted, doomed = _sort(found, view, is_current, ledger.epoch)
+    found, quarantined = scan(sink), quarantined_rows(state)
+
+    def stays(part: FoundPart, known: bool) -> bool:
+        return is_whole(part, quarantined) and (known or is_current(part.footer, part.shard_id, part.partition))
+
+    kept, adopted, doomed = _sort(found, view, stays, ledger.epoch)
     removed = [*(part.key for part in doomed), *found.torn]
     sink.delete_many(removed)
     missing = [shard_id for shard_id in view.parts if shard_id not in kept]
@@ -66,7 +72,7 @@ def _read_anew(ledger: Ledger, view: LedgerView) -> None:
 
 
 def _sort(
-    found: Scan, view: LedgerView, is_current: IsCurrent, epoch: int
+    found: Scan, view: LedgerView, stays: Callable[[FoundPart, bool], bool], epoch: int
 ) -> tuple[dict[str, FoundPart], list[PartRecord], list[FoundPart]]:
     """Parts to keep by shard id, records to add for some of them, parts to delete."""
     given_way = {shard_id for intent in view.intents.values() for shard_id in intent.remove}
@@ -75,8 +81,7 @@ def _sort(
     doomed: list[FoundPart] = []
     for part in sorted(found.parts, key=lambda part: not _known(view, part)):  # known ones first: they stay
         known = _known(view, part)
-        stays = known and part.shard_id not in given_way
-        if part.shard_id in kept or not (stays or is_current(part.footer, part.shard_id, part.partition)):
+        if part.shard_id in kept or not stays(part, known and part.shard_id not in given_way):
             doomed.append(part)
             continue
         kept[part.shard_id] = part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
@@ -74,6 +75,27 @@ def _look(sink: Folder, entry: Entry) -> FoundPart | Literal["torn", "foreign", 
     shard_id = paths.shard_of_part(entry.key) or ""
     partition = entry.key.rpartition("/")[0]
     return FoundPart(entry.key, shard_id, partition, entry.size_bytes, entry.modified_s, footer, int(metadata.num_rows))
+
+
+def quarantined_rows(state: Folder) -> dict[str, int]:
+    """Rows in quarantine by shard id, counted from the files; -1 where a file can't be read."""
+    found = ((entry.key, paths.shard_of_quarantine(entry.key)) for entry in state.list(paths.QUARANTINE))
+    keys = {shard_id: key for key, shard_id in found if shard_id is not None}
+    with ThreadPoolExecutor(_LOCAL_THREADS if state.is_local else _REMOTE_THREADS) as pool:
+        return dict(zip(keys, pool.map(lambda key: _rows_in(state, key), keys.values()), strict=True))
+
+
+def _rows_in(state: Folder, key: str) -> int:
+    try:
+        with state.open(key) as file:
+            return int(pq.read_metadata(file).num_rows)
+    except (pa.ArrowInvalid, FileNotFoundError):
+        return -1
+
+
+def is_whole(part: FoundPart, quarantined: Mapping[str, int]) -> bool:
+    """Whether every row is in the part or in quarantine. A crash between the two publications can leave it not so."""
+    return quarantined.get(part.shard_id, 0) == part.footer.counts.quarantined
 
 
 def same_work(record: PartRecord, part: FoundPart) -> bool:

@@ -114,14 +114,14 @@ def _existing(path: Path) -> Path:
 
 def _check_content(sink: Folder, state: Folder) -> None:
     """Parts without their state can't be trusted, and other files must not be mixed with ours."""
-    if any(state.list(folder) for folder in (paths.LEDGER, paths.LEASE, paths.PLANS)):
+    if state.list(paths.LEDGER):
         return
     keys = [entry.key for entry in sink.list() if entry.key.rsplit("/", 1)[-1][0] not in "_."]
     foreign = [key for key in keys if not is_own_name(key)]
     if foreign:
         hint = "Give the job a sink of its own"
         raise SinkError(f"the sink holds files that headrace did not write: {sink.url}, as {foreign[0]}", hint=hint)
-    if keys:
+    if keys and not state.list(paths.LEASE):  # with one, a first run died before it wrote its ledger
         hint = "Point sink.state at it, or run 'headrace repair' on the sink to make it anew from the parts"
         raise SinkError(f"the sink holds parts but its state is not there: {state.url}", hint=hint)
 

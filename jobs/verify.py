@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ..artifacts.storage import Folder
 from ..workers import paths
@@ -19,10 +15,9 @@ from .ledger import read_ledger
 from .overlaps import overlaps
 from .records import LedgerView, PartRecord
 from .repair import Repaired, repair
-from .scan import FoundPart, Scan, scan
+from .scan import FoundPart, Scan, is_whole, quarantined_rows, scan
 
 __all__ = ["Fault", "Repaired", "VerifyReport", "repair", "verify"]
-_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,29 +129,22 @@ def _part_faults(parts: tuple[FoundPart, ...]) -> Iterator[Fault]:
 
 
 def _quarantine_faults(state: Folder, parts: tuple[FoundPart, ...]) -> Iterator[Fault]:
-    keys = [entry.key for entry in state.list(paths.QUARANTINE) if paths.shard_of_quarantine(entry.key) is not None]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        rows = dict(zip(keys, pool.map(lambda key: _rows_in(state, key), keys), strict=True))
+    rows = quarantined_rows(state)
     for part in parts:
-        key, expected = paths.quarantine_rows(part.shard_id), part.footer.counts.quarantined
-        if key not in rows:
-            if expected:
-                yield Fault("quarantine-missing", part.key, f"{expected} rows were quarantined, and {key} is gone")
-        elif rows[key] != expected:
-            found = "unreadable" if rows[key] is None else f"{rows[key]} rows"
-            yield Fault("quarantine-count", part.key, f"{expected} rows were quarantined, {key} is {found}")
-    shards = {part.shard_id for part in parts}
-    for key in keys:
-        if paths.shard_of_quarantine(key) not in shards:
-            yield Fault("quarantine-orphan", key, "its shard has no part")
-
-
-def _rows_in(state: Folder, key: str) -> int | None:
-    try:
-        with state.open(key) as file:
-            return int(pq.read_metadata(file).num_rows)
-    except (pa.ArrowInvalid, FileNotFoundError):
-        return None
+        if is_whole(part, rows):
+            continue
+        key, expected, found = (
+            paths.quarantine_rows(part.shard_id),
+            part.footer.counts.quarantined,
+            rows.get(part.shard_id),
+        )
+        if found is None:
+            yield Fault("quarantine-missing", part.key, f"{expected} rows were quarantined, and {key} is gone")
+        else:
+            held = "unreadable" if found < 0 else f"{found} rows"
+            yield Fault("quarantine-count", part.key, f"{expected} rows were quarantined, {key} is {held}")
+    for shard_id in sorted(rows.keys() - {part.shard_id for part in parts}):
+        yield Fault("quarantine-orphan", paths.quarantine_rows(shard_id), "its shard has no part")
 
 
 def _sum(parts: tuple[FoundPart, ...]) -> Counts:
