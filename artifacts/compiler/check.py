@@ -115,8 +115,14 @@ def require_finite(found: Array, variant: str, shape: tuple[int, int]) -> None:
 
 
 def usable_probes(reference: TorchModel, max_length: int) -> list[str]:
-    """Those that have at least one token: some tokenizers add no special ones and make nothing of a blank text."""
-    return [text for text in probe_texts(max_length) if reference.tokens(text, max_length)]
+    """Those that have at least one token: some tokenizers add no special ones and make nothing of a blank text.
+
+    Where lower-casing was built into the tokenizer, those that spell a special token are left out: a tokenizer finds
+    ``[SEP]`` first, sentence-transformers would have lower-cased it to plain text.
+    """
+    special = reference.tokenizer.all_special_tokens if reference.lower else []
+    texts = [text for text in probe_texts(max_length) if not any(token in text for token in special)]
+    return [text for text in texts if reference.tokens(text, max_length)]
 
 
 def probe_figures(content: Content, base: Array, other: Array) -> Figures:
