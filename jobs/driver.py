@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..artifacts.errors import LeaseLost
 from ..workers import paths
 from ..workers.quarantine import write_bad_file
-from . import done, sink
+from . import done
 from .contract import save_contract
 from .groups import save_groups
 from .lease import Lease, probe_create
@@ -24,6 +24,7 @@ from .recovery import recover
 from .report import write_report
 from .runlog import RunLog
 from .session import RunOptions, Session
+from .sink import create as create_places
 from .spec import Job, resolved_yaml
 from .takeover import remove_staged
 
@@ -56,7 +57,7 @@ def run_job(job: Job, options: RunOptions | None = None) -> RunResult:
     if prepared.planned.plan.nothing_to_do:
         _mark_done(prepared)
         return Outcome().result(prepared.job, prepared.planned.plan, "", started_at, options.fail_on_quarantine)
-    sink.create(prepared.sink, prepared.state)
+    create_places(prepared.sink, prepared.state)
     if not prepared.state.is_local:
         probe_create(prepared.state, unsafe=job.sink.unsafe_lease)
     run_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(started_at))}-{uuid.uuid4().hex[:6]}"

@@ -12,12 +12,12 @@ from ..artifacts.storage import Folder
 from ..workers.footer import Footer
 from ..workers.schema import check_names
 from ..workers.shard import FileIdentity
-from . import sink
 from .contract import load_contract
 from .groups import load_groups
 from .ledger import read_ledger
 from .planner import PlannedJob, make_plan
 from .records import LedgerView
+from .sink import check as check_places
 from .source import list_source
 from .spec import Job
 
@@ -46,7 +46,7 @@ def prepare(job: Job, retry_quarantined: bool = False) -> Prepared:
     variant = choose_variant(bundle.content.variants, this_cpu(), job.pinned_variant())
     sink_folder = Folder(job.sink.path, job.sink.storage_options)
     state = Folder(job.state_url(), job.sink.storage_options)
-    sink.check(sink_folder, state, job.source.paths(), job.source.storage_options)
+    check_places(sink_folder, state, job.source.paths(), job.source.storage_options)
     listing = list_source(job.source.paths(), job.source.storage_options)
     view = read_ledger(state)
     groups, contract = load_groups(state), load_contract(state)
