@@ -124,6 +124,9 @@ def _part_faults(parts: tuple[FoundPart, ...]) -> Iterator[Fault]:
         counts = part.footer.counts
         if counts.rows_in != counts.rows_out + counts.quarantined + counts.filtered:
             yield Fault("row-equation", part.key, f"rows in are not rows out + quarantined + filtered: {_tell(counts)}")
+        rows = sum(piece.rows for piece in part.footer.pieces)
+        if rows != counts.rows_in:
+            yield Fault("row-equation", part.key, f"its pieces of the source have {rows} rows; footer {_tell(counts)}")
         if part.rows != counts.rows_out:
             yield Fault("row-count", part.key, f"{part.rows} rows in the file; footer {_tell(counts)}")
 

@@ -120,14 +120,16 @@ def test_parts_that_are_not_what_the_ledger_says(lake: Lake) -> None:
 
 
 def test_rows_that_do_not_add_up(lake: Lake) -> None:
-    """The footer claims ten rows in and nine out; the other part holds fewer rows than its footer says."""
-    off = record(piece("a", 0, 10))
-    lake.commit(replace(off, counts=Counts(10, 9, 0, 0)))
+    """Ten rows in and nine out; eleven rows in of ten; a part that holds fewer rows than its footer says."""
+    off, more = record(piece("a", 0, 10)), record(piece("c", 0, 10))
+    lake.commit(replace(off, counts=Counts(10, 9, 0, 0)), replace(more, counts=Counts(11, 11, 0, 0)))
     short = record(piece("b", 0, 4))
     ledger = Ledger(lake.state, 1)
     ledger.append_part(publish(lake.sink, lake.state, short, rows=3))
     ledger.flush()
-    assert sorted(lake.faults()) == sorted([("row-equation", off.key), ("row-count", short.key)])
+    assert sorted(lake.faults()) == sorted(
+        [("row-equation", off.key), ("row-equation", more.key), ("row-count", short.key)]
+    )
 
 
 def test_quarantine_that_does_not_add_up(lake: Lake) -> None:
