@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ..workers.shard import ShardStats, WorkerInfo
@@ -110,3 +111,4 @@ class RunResult:
     failed: tuple[tuple[str, str], ...] = ()  #: shard id and error of shards that used up their attempts
     error: str | None = None
     hint: str | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)  #: as the job set them

@@ -1,0 +1,134 @@
+"""The end of a run for a person: what was done, how fast, what it cost, where it is, what to do next.
+
+Made of the summary's value alone (``report.summary_of``), so that a run of long ago reads the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .output import columns, duration, size
+
+_STATES = {
+    "done": "done",
+    "failed": "FAILED",
+    "interrupted": "interrupted: run the same command again to continue",
+}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where to look afterwards. ``model_cost`` is one line on what the variant costs against fp32."""
+
+    sink: str
+    state: str
+    command: str  #: that started the run
+    model: str = ""
+    model_cost: str | None = None
+
+
+def summary_lines(summary: Mapping[str, Any], places: Places) -> list[str]:
+    if summary["state"] == "done" and not summary["shards"] and not summary["bad_files"]:
+        return list(_nothing_done(summary, places))
+    pairs = [*_work(summary, places), *_bad(summary, places), *_places(summary, places)]
+    head = f"{summary['job']}: {_STATES.get(summary['state'], summary['state'])}"
+    return [head, "", *columns([("  " + name, text) for name, text in pairs]), *_next(summary, places)]
+
+
+def _nothing_done(summary: Mapping[str, Any], places: Places) -> Iterator[str]:
+    what = f"removed {summary['removed_parts']:,} parts" if summary["removed_parts"] else "nothing to do"
+    yield f"{summary['job']}: {what}, everything is scored"
+    yield ""
+    pairs = [("rows", f"{summary['rows_before']:,} of {summary['files']:,} files are scored and current")]
+    pairs += [("time", duration(summary["wall_s"])), *_model(places), *_bad(summary, places)]
+    pairs.append(("predictions", places.sink))
+    yield from columns([("  " + name, text) for name, text in pairs])
+
+
+def _work(summary: Mapping[str, Any], places: Places) -> Iterator[tuple[str, str]]:
+    yield "rows", _row_text(summary)
+    yield "shards", f"{summary['shards']:,} of {summary['shards_planned']:,}"
+    took = f"{duration(summary['wall_s'])} in all: {duration(summary['start_s'])} to start"
+    yield "time", f"{took}, {duration(summary['score_s'])} to score"
+    for name, pool in summary["pools"].items():
+        yield f"pool {name}", _pool_text(pool)
+    if summary["tokens"]:
+        yield "speed", f"{_number(summary['rows_per_s'])} rows/s, {_number(summary['tokens_per_s'])} tokens/s"
+        yield "tokens", _token_text(summary)
+    yield from _model(places)
+
+
+def _model(places: Places) -> Iterator[tuple[str, str]]:
+    if places.model:
+        yield "model", places.model
+    if places.model_cost:
+        yield "cost", places.model_cost
+
+
+def _row_text(summary: Mapping[str, Any]) -> str:
+    text = f"{summary['rows']:,} scored in this run, {summary['rows_before']:,} before it"
+    if summary["rows"] < summary["rows_planned"]:
+        text += f", {summary['rows_planned'] - summary['rows']:,} left"
+    if summary["rows_filtered"]:
+        text += f"; {summary['rows_filtered']:,} did not match `where`"
+    return text
+
+
+def _pool_text(pool: Mapping[str, Any]) -> str:
+    where = (
+        f"{pool['workers']:,} workers on {pool['hosts']:,} hosts"
+        if pool["hosts"] > 1
+        else f"{pool['workers']:,} workers"
+    )
+    return f"{where}, {pool['variant']}, peak memory {size(pool['peak_rss_bytes'])} each"
+
+
+def _token_text(summary: Mapping[str, Any]) -> str:
+    text = f"{summary['tokens']:,} in {summary['batches']:,} batches, {1 - summary['padding_efficiency']:.1%} padding"
+    same = summary["rows"] - summary["unique_rows"] - summary["empty_rows"] - summary["bad_rows"]
+    same -= summary["rows_filtered"]
+    if same > 0:
+        text += f"; {same:,} rows were equal to others and scored once"
+    return text
+
+
+def _bad(summary: Mapping[str, Any], places: Places) -> Iterator[tuple[str, str]]:
+    if summary["empty_rows"]:
+        yield "empty", f"{summary['empty_rows']:,} rows had no text"
+    if summary["truncated_rows"]:
+        yield "truncated", f"{summary['truncated_rows']:,} texts were longer than the model takes"
+    if summary["row_by_row_shards"]:
+        yield "fallback", f"{summary['row_by_row_shards']:,} shards were scored row by row, after an error in a batch"
+    if summary["bad_rows"] or summary["bad_files"]:
+        yield (
+            "quarantine",
+            f"{summary['bad_rows']:,} rows and {summary['bad_files']:,} files, see {places.state}/quarantine/",
+        )
+    if summary["known_bad_files"]:
+        yield "", f"{summary['known_bad_files']:,} files were there before and are unchanged"
+    for failed in summary["failed_shards"][:5]:
+        yield "failed", f"shard {failed['shard']}: {failed['error']}"
+    if summary["vanished_files"]:
+        yield "vanished", _vanished(summary)
+
+
+def _places(summary: Mapping[str, Any], places: Places) -> Iterator[tuple[str, str]]:
+    yield "predictions", f"{places.sink} ({size(summary['size_bytes'])} written)"
+    yield "statistics", f"{places.state}/runs/{summary['run']}/"
+
+
+def _next(summary: Mapping[str, Any], places: Places) -> Iterator[str]:
+    if summary["state"] == "done":
+        yield ""
+        yield f"  again:  {places.command}   (scores what is new or changed, nothing else)"
+
+
+def _vanished(summary: Mapping[str, Any]) -> str:
+    kept = "their predictions are kept (source.on_source_deleted: replace removes them)"
+    return f"{summary['vanished_files']:,} source files are gone; {kept}"
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:,.0f}"
