@@ -138,7 +138,7 @@ class Scorer:
         """Fills ``answers`` (unique rows, width) for the rows of ``batch``."""
         try:
             found = self._run(encoded, batch, work)
-        except (ArtifactCorrupt, KeyboardInterrupt):
+        except ArtifactCorrupt:
             raise
         except Exception as error:  # ONNX Runtime's errors share no base of their own
             if batching != "row":

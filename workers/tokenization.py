@@ -37,9 +37,10 @@ class Encoded:
         lengths = self.lengths[rows]
         places = np.arange(int(lengths.max(initial=1)), dtype=np.int64)
         mask = places < lengths[:, None]
-        source = np.where(mask, self.offsets[rows][:, None] + places, 0)
-        ids = np.where(mask, self.ids[source], self.pad_id).astype(np.int64)
-        types = np.where(mask, self.types[source], self.pad_type_id).astype(np.int64)
+        source = (self.offsets[rows][:, None] + places)[mask]
+        ids = np.full(mask.shape, self.pad_id, dtype=np.int64)
+        types = np.full(mask.shape, self.pad_type_id, dtype=np.int64)
+        ids[mask], types[mask] = self.ids[source], self.types[source]
         return ids, mask.astype(np.int64), types
 
 
