@@ -261,9 +261,10 @@ def test_reads_from_an_object_store(tmp_path: Path, s3: Any) -> None:
     fs.pipe_file(f"{url}/a.parquet", write(tmp_path / "b.parquet", rows_of(1001), 300).read_bytes())
     with pytest.raises(SourceChanged):
         windows(Piece(file, 200, 700), **s3.options)
+    nowhere = {"endpoint_url": "http://127.0.0.1:9"}
+    away = s3.options | {"client_kwargs": nowhere, "config_kwargs": {"retries": {"max_attempts": 1}}}
     with pytest.raises(TransientError):
-        windows(Piece(FileIdentity(f"{url}/a.parquet", 1, ""), 0, 1), key="test", secret="test",
-                client_kwargs={"endpoint_url": "http://127.0.0.1:9"}, config_kwargs={"retries": {"max_attempts": 1}})  # fmt: skip
+        windows(Piece(FileIdentity(f"{url}/a.parquet", 1, ""), 0, 1), **away)
 
 
 def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:

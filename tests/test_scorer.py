@@ -130,7 +130,7 @@ def test_score_texts_spans_windows_and_raises_what_a_job_would_quarantine(lookup
 
 def test_options(lookup: Path) -> None:
     assert open_scorer(lookup, max_length=4).score_window(["red red red"], "row", 1).n_tokens.tolist() == [4]
-    with pytest.raises(UsageError, match="task.max_length is more than the model takes: 17") as caught:
+    with pytest.raises(UsageError, match=r"task\.max_length is more than the model takes: 17") as caught:
         open_scorer(lookup, max_length=17)
     assert caught.value.hint == "the most is 16"
     with pytest.raises(ArtifactNotFound, match="no such variant: cpu-fp64"):

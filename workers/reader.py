@@ -61,7 +61,7 @@ class Window:
     def empty(self) -> Mask:
         return np.concatenate([run.texts.empty for run in self.runs])
 
-    def where(self, row: int) -> tuple[Rows, int]:
+    def locate(self, row: int) -> tuple[Rows, int]:
         """The run that row ``row`` of the window is in, and its place in there."""
         for run in self.runs:
             if row < len(run):

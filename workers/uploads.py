@@ -100,6 +100,7 @@ class ObjectUpload:
         try:
             self._upload.commit()
         except FileExistsError:
+            self.discard()
             return self._is_published()
         except FileNotFoundError:  # aborted by whoever took over
             return False

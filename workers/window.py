@@ -140,7 +140,7 @@ def _bad_rows(window: Window, score: ScoreSpec, excluded: Excluded) -> dict[int,
 
 
 def _bad(window: Window, row: int, stage: str, reason: str, score: ScoreSpec) -> BadRow:
-    run, place = window.where(row)
+    run, place = window.locate(row)
     data = run.texts.data(place)
     text = data.decode(errors="replace") if score.keep_text else None
     return BadRow(run.piece.file, run.first_row + place, stage, reason, hash_text(data), text)
