@@ -29,7 +29,7 @@ def test_no_batch_is_over_budget_but_a_single_row(lengths: np.ndarray, budget: i
 def test_no_batch_could_take_the_next_row(lengths: np.ndarray, budget: int) -> None:
     batches = plan_batches(lengths, budget, "budget")
     for batch in batches[:-1]:
-        assert (len(batch) + 1) * lengths[batch].max() > budget
+        assert (len(batch) + 1) * max(1, lengths[batch].max()) > budget
 
 
 @given(LENGTHS, BUDGETS)
