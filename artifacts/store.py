@@ -102,8 +102,8 @@ def _write_file(path: Path, shipped: ShippedFile, chunks: Iterable[Chunk]) -> No
     digest = hashlib.sha256()
     with path.open("wb") as out:
         for chunk in chunks:
-            digest.update(memoryview(chunk))
-            out.write(memoryview(chunk))
+            digest.update(chunk.data)
+            out.write(chunk.data)
     if digest.hexdigest() != shipped.file.sha256:
         message = f"a file of the artifact changed on its way to this node: {shipped.file.path}"
         raise ArtifactCorrupt(message, "run the job again; if it happens again, check this node's disk and memory")
