@@ -12,6 +12,7 @@ from .progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.live import Live
 
     from .session import Display
 
@@ -68,23 +69,29 @@ class LineDisplay:
 
 
 class LiveDisplay:
-    """A bar for the run and a row per pool, redrawn in place; log lines appear above it."""
+    """A bar for the run and a row per pool, redrawn in place; log lines appear above it. Starts at the first look."""
 
     def __init__(self, console: Console | None = None) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        # stdout is for data: rich must not catch it.
-        self._live = Live(
-            console=console or Console(file=sys.stderr), refresh_per_second=4, redirect_stdout=False, transient=True
-        )
-        self._live.start()
+        self._console = console
+        self._live: Live | None = None
 
     def update(self, progress: Progress) -> None:
-        self._live.update(_panel(progress))
+        self._started().update(_panel(progress))
 
     def close(self) -> None:
-        self._live.stop()
+        if self._live is not None:
+            self._live.stop()
+
+    def _started(self) -> Live:
+        if self._live is None:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = self._console or Console(file=sys.stderr)
+            # stdout is for data: rich must not catch it.
+            self._live = Live(console=console, refresh_per_second=4, redirect_stdout=False, transient=True)
+            self._live.start()
+        return self._live
 
 
 def _panel(progress: Progress) -> RenderableType:

@@ -53,7 +53,8 @@ def read_status(sink: Folder, state: Folder, now: float | None = None) -> SinkSt
     """``now`` in seconds since the epoch. Raises UsageError where there is no state at all."""
     now = time.time() if now is None else now
     lease = read_lease(state)
-    run = lease.run_id if lease is not None and lease.state == "held" else _newest_run(state)
+    # An epoch that did not end in order names the run to ask about, even if that run has written nothing yet.
+    run = lease.run_id if lease is not None and not lease.clean else _newest_run(state)
     if lease is None and run is None:
         hint = "Check the path; give --state if the job file sets sink.state"
         raise UsageError(f"no run has used this sink: {sink.url} (state looked for in {state.url})", hint)
@@ -96,7 +97,7 @@ def _verdict(
     if summary is not None and summary.get("state") in ("done", "failed", "interrupted"):
         verdict: Verdict = summary["state"]
         return verdict
-    return "idle" if progress is None else "ended without a report"
+    return "ended without a report" if progress is not None or (lease is not None and not lease.clean) else "idle"
 
 
 def _quarantine(state: Folder) -> tuple[tuple[str, str, int], ...]:
