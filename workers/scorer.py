@@ -41,6 +41,13 @@ class Work:
     infer_s: float = 0.0
     postprocess_s: float = 0.0
 
+    def count(self, mask: npt.NDArray[np.int64]) -> None:
+        """One batch with ``mask`` (rows, tokens)."""
+        tokens = int(mask.sum())
+        self.tokens += tokens
+        self.padded_tokens += mask.size - tokens
+        self.batches += 1
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -100,8 +107,14 @@ class Scorer:
         encoded = self._encode(unique, batching, failed, work)
         answers = np.zeros((len(unique), self.task.width), dtype=np.float32)
         for batch in plan_batches(encoded.lengths, batch_tokens, batching):
-            if int(batch[0]) not in failed:
-                self._score_batch(encoded, batch, batching, answers, failed, work)
+            if int(batch[0]) in failed:
+                continue
+            try:
+                answers[batch] = self._run(encoded, batch, work)
+            except BatchFailed as error:
+                if batching != "row":
+                    raise
+                failed[int(batch[0])] = Failure("infer", str(error))
         work.unique_rows = len(unique)
         return _scattered(texts, unique, answers, encoded, failed, work)
 
@@ -126,48 +139,30 @@ class Scorer:
                 found[row] = Failure("tokenize", _told(error))
         return found
 
-    def _score_batch(
-        self,
-        encoded: Encoded,
-        batch: npt.NDArray[np.int64],
-        batching: Batching,
-        answers: Floats,
-        failed: dict[int, Failure],
-        work: Work,
-    ) -> None:
-        """Fills ``answers`` (unique rows, width) for the rows of ``batch``."""
-        try:
-            found = self._run(encoded, batch, work)
-        except ArtifactCorrupt:
-            raise
-        except Exception as error:  # ONNX Runtime's errors share no base of their own
-            if batching != "row":
-                raise BatchFailed(f"model: {_told(error)}") from error
-            failed[int(batch[0])] = Failure("infer", _told(error))
-            return
-        if np.isfinite(found).all():
-            answers[batch] = found
-        elif batching == "row":
-            failed[int(batch[0])] = Failure("infer", "the model gave numbers that are not finite")
-        else:
-            raise BatchFailed("model: numbers that are not finite")
-
     def _run(self, encoded: Encoded, batch: npt.NDArray[np.int64], work: Work) -> Floats:
+        """Answers (rows of the batch, width), all finite. Raises BatchFailed."""
         started = time.perf_counter()
-        ids, mask, types = encoded.padded(batch)
-        (raw,) = self._session.run([self._output], feed_for(self._session, ids, mask, types))
+        try:
+            ids, mask, types = encoded.padded(batch)
+            (raw,) = self._session.run([self._output], feed_for(self._session, ids, mask, types))
+        except HeadraceError:
+            raise
+        except Exception as error:  # ONNX Runtime's errors share no base of their own; memory may run out as well
+            raise BatchFailed(_told(error)) from error
         inferred = time.perf_counter()
         found = self.task.answers(np.asarray(raw, dtype=np.float32), mask)
-        if found.shape != (len(batch), self.task.width):
-            message = f"graph gives answers of the wrong shape: {found.shape}, not {(len(batch), self.task.width)}"
-            raise ArtifactCorrupt(message, "compile the model again")
-        tokens = int(mask.sum())
-        work.tokens += tokens
-        work.padded_tokens += mask.size - tokens
-        work.batches += 1
+        self._check(found, len(batch))
+        work.count(mask)
         work.infer_s += inferred - started
         work.postprocess_s += time.perf_counter() - inferred
         return found
+
+    def _check(self, found: Floats, rows: int) -> None:
+        if found.shape != (rows, self.task.width):
+            message = f"graph gives answers of the wrong shape: {found.shape}, not {(rows, self.task.width)}"
+            raise ArtifactCorrupt(message, "compile the model again")
+        if not np.isfinite(found).all():
+            raise BatchFailed("the model gave numbers that are not finite")
 
 
 def length_limit(content: Content, options: TaskOptions) -> int:
