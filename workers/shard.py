@@ -169,7 +169,6 @@ class Staged:
     clock_s: float
     bad_rows: int = 0
     bad_files: tuple[BadRow, ...] = ()
-    changed_files: tuple[str, ...] = ()  #: files that are no longer the planned version: plan them again
 
 
 @dataclass(frozen=True, slots=True)
