@@ -41,7 +41,8 @@ wheel: $(INSTALLED)  ## Builds sdist and wheel into dist/
 	$(BIN)/python -m build --outdir dist
 
 schema: $(INSTALLED)  ## Writes the JSON Schema of the job file to docs/
-	$(BIN)/python -m headrace.jobs.schema docs/job.schema.json
+	$(BIN)/python -c 'import json; from headrace.jobs.spec import job_schema; print(json.dumps(job_schema(), indent=2))' \
+	  > docs/job.schema.json
 
 clean:  ## Removes what the other targets made
 	rm -rf $(VENV) build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

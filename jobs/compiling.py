@@ -82,10 +82,10 @@ def read_eval_texts(data: EvalData) -> EvalTexts:
     Raises SourceError for missing files, UsageError for a missing column or an unreadable file.
     """
     from ..artifacts.compiler import EvalTexts
-    from .source import is_local, list_source
+    from .source import absolute_url, list_source
 
-    paths = [str(Path(path).absolute()) if is_local(path) else path for path in data.paths]
-    files = [file.identity for file in list_source(paths).files]
+    listing = list_source([absolute_url(path) for path in data.paths])
+    files = [file.identity for file in listing.files]
     counts = [_rows_in(file, data) for file in files]
     total = sum(counts)
     chosen = sorted(random.Random(SAMPLE_SEED).sample(range(total), min(data.rows, total)))

@@ -204,3 +204,13 @@ def test_the_cluster_file_is_valid() -> None:
 
     schema = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text())
     jsonschema.validate(yaml.safe_load((ROOT / "cluster.yaml").read_text()), schema)
+
+
+def test_the_published_schema_is_the_job_files_and_takes_the_example() -> None:
+    import jsonschema
+
+    from headrace.jobs.spec import job_schema
+
+    published = json.loads((ROOT / "docs" / "job.schema.json").read_text())
+    assert published == json.loads(json.dumps(job_schema())), "run `make schema`"
+    jsonschema.validate(yaml.safe_load((ROOT / "examples" / "glosses" / "job.yaml").read_text()), published)
