@@ -4,7 +4,7 @@ are the same after any crash."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 #: Each file of a group costs a worker an opening: so many at most.
 GROUP_FILES = 512
@@ -33,7 +33,7 @@ def _even(first: int, rows: int, shard_rows: int) -> list[tuple[int, int]]:
     """As few ranges as possible, no two of which differ by more than one row."""
     count = -(-rows // shard_rows)
     bounds = [first + rows * number // count for number in range(count + 1)]
-    return [(start, end - start) for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [(start, end - start) for start, end in pairwise(bounds)]
 
 
 def is_small(rows: int, shard_rows: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,7 +35,7 @@ def test_a_shard_is_whole_row_groups_or_lies_inside_one(row_groups: list[int], s
     bounds = [sum(row_groups[:number]) for number in range(len(row_groups) + 1)]
     for first, rows in cut(row_groups, shard_rows):
         whole = first in bounds and first + rows in bounds
-        inside = any(start <= first and first + rows <= end for start, end in zip(bounds, bounds[1:], strict=False))
+        inside = any(start <= first and first + rows <= end for start, end in itertools.pairwise(bounds))
         assert whole or inside
 
 
