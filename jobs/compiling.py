@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from ..workers.text import as_text, is_text, text_columns, texts_of
 if TYPE_CHECKING:
     from ..artifacts.compiler import EvalTexts
 
+LOG = logging.getLogger("headrace")
 #: The choice of evaluation rows is the same for the same files on every machine.
 SAMPLE_SEED = 0
 _BATCH_ROWS = 2048
@@ -42,7 +44,7 @@ def compile_model(
     out: Path,
     *,
     eval_data: EvalData | None = None,
-    say: Callable[[str], None],
+    say: Callable[[str], None] = LOG.info,
     revision: str | None = None,
     task: str | None = None,
     variants: Sequence[str] = (),

@@ -78,6 +78,7 @@ class Outcome:
             failed=self.failed,
             error=self.error.message if self.error else None,
             hint=self.error.hint if self.error else None,
+            limits={"max_bad_rows": job.limits.max_bad_rows, "max_attempts": job.limits.max_attempts},
         )
 
     def _exit_code(self, quarantined: bool) -> int:
