@@ -70,8 +70,8 @@ class ScoreSpec:
 
     ``where`` is the row-level predicate (a ``pyarrow.compute.Expression``) over ``where_columns`` (file columns and
     partition keys). ``keep`` are the kept input columns in output order, with their frozen Arrow types in
-    ``keep_types``; the pseudo columns ``source_file`` and ``source_row`` may stand in it. ``partition_types`` are the declared types of
-    partition keys (strings otherwise). ``fingerprint`` is opaque here.
+    ``keep_types``; the pseudo columns ``source_file`` and ``source_row`` may stand in it. ``partition_types`` are the
+    declared types of partition keys (strings otherwise). ``fingerprint`` is opaque here.
     """
 
     text: TextSpec
