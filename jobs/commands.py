@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..artifacts.errors import HeadraceError, LedgerFault
 from ..artifacts.storage import Folder
 from . import guard
-from .output import Output, Shown, columns
+from .output import Output, Shown, columns, count
 
 if TYPE_CHECKING:
     from .compiling import EvalData
@@ -109,9 +109,11 @@ def verify_command(output: Output, sink: str, state: str | None) -> int:
 
     report = verify(*_folders(sink, state))
     counts = report.counts
-    lines = [f"{sink}: {report.rows:,} rows in {report.parts:,} parts, {report.duplicate_rows:,} duplicate rows"]
+    lines = [
+        f"{sink}: {count(report.rows, 'row')} in {count(report.parts, 'part')}, {report.duplicate_rows:,} duplicate"
+    ]
     told = f"{counts.rows_in:,} rows in = {counts.rows_out:,} out + {counts.quarantined:,} quarantined"
-    lines.append(f"  {told} + {counts.filtered:,} filtered; {report.bad_files:,} unreadable files")
+    lines.append(f"  {told} + {counts.filtered:,} filtered; {count(report.bad_files, 'unreadable file')}")
     if report.running is not None:
         lines.append(f"  a run is under way ({report.running.holder}); {report.uncommitted:,} of its parts are new")
     lines += [f"  not headrace's: {key}" for key in report.foreign]
@@ -133,8 +135,8 @@ def repair_command(output: Output, sink: str, state: str | None) -> int:
 
     done = repair(*_folders(sink, state))
     lines = [
-        f"{sink}: the ledger now holds {done.rows:,} rows in {done.parts:,} parts",
-        f"  {done.learned:,} parts were unknown to it, {len(done.forgotten):,} that it knew are gone",
+        f"{sink}: the ledger now holds {count(done.rows, 'row')} in {count(done.parts, 'part')}",
+        f"  {count(done.learned, 'part')} new to it or changed, {len(done.forgotten):,} gone",
         *(f"  removed, its rows are in another part too: {key}" for key in done.dropped),
         *(f"  removed, not a whole Parquet file: {key}" for key in done.torn),
         *(f"  removed, could not be read: {key}" for key in done.unreadable),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from .output import duration
+from .output import count, duration
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def progress_line(progress: Progress) -> str:
 def _notes(progress: Progress) -> list[str]:
     notes = []
     if progress.quarantined or progress.bad_files:
-        notes.append(f"in quarantine: {progress.quarantined:,} rows, {progress.bad_files:,} files")
+        notes.append(f"in quarantine: {count(progress.quarantined, 'row')}, {count(progress.bad_files, 'file')}")
     if progress.waiting_for:
         notes.append(f"waiting for {progress.waiting_for}")
     return notes
@@ -105,7 +105,7 @@ def _panel(progress: Progress) -> RenderableType:
     bar.add_row(ProgressBar(total=total, completed=progress.rows_done, width=30), Text(progress_line(progress)))
     pools = Table.grid(padding=(0, 2))
     for pool in progress.pools:
-        workers = f"{pool.ready} workers" + (f" (+{pool.starting} starting)" if pool.starting else "")
-        rates = (f"{pool.rows:,} rows", f"{pool.rows_per_s:,.0f} rows/s")
+        workers = count(pool.ready, "worker") + (f" (+{pool.starting} starting)" if pool.starting else "")
+        rates = (count(pool.rows, "row"), f"{pool.rows_per_s:,.0f} rows/s")
         pools.add_row(Text(f"  {pool.name}"), Text(pool.variant), Text(workers), *map(Text, rates))
     return Group(bar, pools)

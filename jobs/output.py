@@ -56,6 +56,12 @@ def columns(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
     return [indent + "  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in table]
 
 
+def count(number: int, noun: str) -> str:
+    """1 row, 1,234 rows, 7 batches."""
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def duration(seconds: float) -> str:
     """Two units at most: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
     if seconds < 9.95:

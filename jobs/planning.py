@@ -8,7 +8,7 @@ from typing import Any
 
 from ..artifacts.storage import Folder
 from ..workers import paths
-from .output import Shown, columns, duration, size
+from .output import Shown, columns, count, duration, size
 from .records import Plan
 from .report import SUMMARY
 
@@ -45,26 +45,26 @@ def plan_value(plan: Plan, job: str, variant: str, rows_per_s: float | None) -> 
 
 
 def _lines(plan: Plan, value: dict[str, Any]) -> Iterator[str]:
-    todo = f"{value['rows_to_do']:,} rows in {value['shards_to_do']:,} shards"
+    todo = f"{count(value['rows_to_do'], 'row')} in {count(value['shards_to_do'], 'shard')}"
     yield f"{value['job']}: {'nothing to do' if plan.nothing_to_do else todo + ' to score'}"
     yield from columns([("  " + name, text) for name, text in _pairs(plan, value)])
     for name, shards in list(plan.unfinished_partitions.items())[:_SHOWN]:
         if name:
-            yield f"    {name}: {shards:,} shards"
+            yield f"    {name}: {count(shards, 'shard')}"
     for bad in plan.bad_files[:_SHOWN]:
         yield f"  to quarantine: {bad.file.path}: {bad.reason}"
 
 
 def _pairs(plan: Plan, value: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "source", f"{plan.files:,} files, {plan.rows:,} rows, {size(plan.size_bytes)}"
-    yield "done before", f"{plan.done_rows:,} rows in {plan.done_shards:,} shards"
+    yield "source", f"{count(plan.files, 'file')}, {count(plan.rows, 'row')}, {size(plan.size_bytes)}"
+    yield "done before", f"{count(plan.done_rows, 'row')} in {count(plan.done_shards, 'shard')}"
     yield "variant", value["variant"]
     if value["replaced_parts"]:
-        yield "replaced", f"{value['replaced_parts']:,} parts of files that changed"
+        yield "replaced", f"{count(value['replaced_parts'], 'part')} of files that changed"
     if plan.vanished:
-        yield "vanished", f"{len(plan.vanished):,} source files are gone"
+        yield "vanished", f"{count(len(plan.vanished), 'source file')} gone"
     if plan.known_bad_files:
-        yield "quarantine", f"{plan.known_bad_files:,} unreadable files are known"
+        yield "quarantine", f"{count(plan.known_bad_files, 'unreadable file')}, unchanged"
     if value["estimated_s"]:
         rate = f"{value['rows_per_s_before']:,.0f} rows/s as in the last run"
         yield "time", f"about {duration(value['estimated_s'])} at {rate}"

@@ -21,7 +21,7 @@ from . import done
 from .host import is_gone
 from .lease import STALE_S, read_lease
 from .leasefile import LeaseInfo
-from .output import columns, duration
+from .output import columns, count, duration
 from .report import PROGRESS, SUMMARY
 
 Verdict = Literal["running", "died", "done", "failed", "interrupted", "ended without a report", "idle"]
@@ -152,7 +152,7 @@ def _progress(status: SinkStatus) -> Iterator[str]:
     for pool in progress["pools"]:
         starting = f", {pool['starting']} starting" if pool["starting"] else ""
         rate = f"{pool['rows_per_s']:,.0f} rows/s"
-        yield f"  pool {pool['name']}: {pool['ready']} workers{starting}, {rate}, {pool['variant']}"
+        yield f"  pool {pool['name']}: {count(pool['ready'], 'worker')}{starting}, {rate}, {pool['variant']}"
 
 
 def _slowest(status: SinkStatus) -> Iterator[str]:
@@ -166,7 +166,7 @@ def _slowest(status: SinkStatus) -> Iterator[str]:
             duration(one["since_s"]),
             one["state"],
             f"{one['host']} pid {one['pid']}",
-            f"{one['rows']:,} rows",
+            count(one["rows"], "row"),
             one["source_file"],
         )
         for one in held

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .output import columns, duration, size
+from .output import columns, count, duration, size
 
 _STATES = {
     "done": "done",
@@ -38,10 +38,10 @@ def summary_lines(summary: Mapping[str, Any], places: Places) -> list[str]:
 
 
 def _nothing_done(summary: Mapping[str, Any], places: Places) -> Iterator[str]:
-    what = f"removed {summary['removed_parts']:,} parts" if summary["removed_parts"] else "nothing to do"
+    what = f"removed {count(summary['removed_parts'], 'part')}" if summary["removed_parts"] else "nothing to do"
     yield f"{summary['job']}: {what}, everything is scored"
     yield ""
-    pairs = [("rows", f"{summary['rows_before']:,} of {summary['files']:,} files are scored and current")]
+    pairs = [("rows", f"{summary['rows_before']:,} of {count(summary['files'], 'file')} are scored and current")]
     pairs += [("time", duration(summary["wall_s"])), *_model(places), *_bad(summary, places)]
     pairs.append(("predictions", places.sink))
     yield from columns([("  " + name, text) for name, text in pairs])
@@ -78,36 +78,36 @@ def _row_text(summary: Mapping[str, Any]) -> str:
 
 def _pool_text(pool: Mapping[str, Any]) -> str:
     where = (
-        f"{pool['workers']:,} workers on {pool['hosts']:,} hosts"
+        f"{count(pool['workers'], 'worker')} on {count(pool['hosts'], 'host')}"
         if pool["hosts"] > 1
-        else f"{pool['workers']:,} workers"
+        else f"{count(pool['workers'], 'worker')}"
     )
     return f"{where}, {pool['variant']}, peak memory {size(pool['peak_rss_bytes'])} each"
 
 
 def _token_text(summary: Mapping[str, Any]) -> str:
-    text = f"{summary['tokens']:,} in {summary['batches']:,} batches, {1 - summary['padding_efficiency']:.1%} padding"
+    text = f"{summary['tokens']:,} in {count(summary['batches'], 'batch')}, {1 - summary['padding_efficiency']:.1%} padding"
     same = summary["rows"] - summary["unique_rows"] - summary["empty_rows"] - summary["bad_rows"]
     same -= summary["rows_filtered"]
     if same > 0:
-        text += f"; {same:,} rows were equal to others and scored once"
+        text += f"; {count(same, 'row')} equal to others, scored once"
     return text
 
 
 def _bad(summary: Mapping[str, Any], places: Places) -> Iterator[tuple[str, str]]:
     if summary["empty_rows"]:
-        yield "empty", f"{summary['empty_rows']:,} rows had no text"
+        yield "empty", f"{count(summary['empty_rows'], 'row')} without text"
     if summary["truncated_rows"]:
-        yield "truncated", f"{summary['truncated_rows']:,} texts were longer than the model takes"
+        yield "truncated", f"{count(summary['truncated_rows'], 'text')} longer than the model takes"
     if summary["row_by_row_shards"]:
-        yield "fallback", f"{summary['row_by_row_shards']:,} shards were scored row by row, after an error in a batch"
+        yield "fallback", f"{count(summary['row_by_row_shards'], 'shard')} scored row by row, after an error in a batch"
     if summary["bad_rows"] or summary["bad_files"]:
         yield (
             "quarantine",
-            f"{summary['bad_rows']:,} rows and {summary['bad_files']:,} files, see {places.state}/quarantine/",
+            f"{count(summary['bad_rows'], 'row')} and {count(summary['bad_files'], 'file')}, see {places.state}/quarantine/",
         )
     if summary["known_bad_files"]:
-        yield "", f"{summary['known_bad_files']:,} files were there before and are unchanged"
+        yield "", f"{count(summary['known_bad_files'], 'file')} there before, unchanged"
     for failed in summary["failed_shards"][:5]:
         yield "failed", f"shard {failed['shard']}: {failed['error']}"
     if summary["vanished_files"]:
@@ -127,7 +127,7 @@ def _next(summary: Mapping[str, Any], places: Places) -> Iterator[str]:
 
 def _vanished(summary: Mapping[str, Any]) -> str:
     kept = "their predictions are kept (source.on_source_deleted: replace removes them)"
-    return f"{summary['vanished_files']:,} source files are gone; {kept}"
+    return f"{count(summary['vanished_files'], 'source file')} gone; {kept}"
 
 
 def _number(value: float | None) -> str:

@@ -20,7 +20,7 @@ def test_one_line_says_it_all() -> None:
     line = progress_line(results.progress(quarantined=3, bad_files=1, waiting_for="storage"))
     assert line == (
         "scoring: 250 of 1,000 rows (25%), 3/10 shards, 5 rows/s - 2 min 30 s left; "
-        "in quarantine: 3 rows, 1 files; waiting for storage"
+        "in quarantine: 3 rows, 1 file; waiting for storage"
     )
 
 
