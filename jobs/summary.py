@@ -86,12 +86,9 @@ def _pool_text(pool: Mapping[str, Any]) -> str:
 
 
 def _token_text(summary: Mapping[str, Any]) -> str:
-    text = f"{summary['tokens']:,} in {count(summary['batches'], 'batch')}, {1 - summary['padding_efficiency']:.1%} padding"
-    same = summary["rows"] - summary["unique_rows"] - summary["empty_rows"] - summary["bad_rows"]
-    same -= summary["rows_filtered"]
-    if same > 0:
-        text += f"; {count(same, 'row')} equal to others, scored once"
-    return text
+    """Equal texts of one window are scored once, so the texts may be fewer than the rows."""
+    texts = f"{count(summary['unique_rows'], 'text')} in {count(summary['batches'], 'batch')}"
+    return f"{summary['tokens']:,} of {texts}, {1 - summary['padding_efficiency']:.1%} padding"
 
 
 def _bad(summary: Mapping[str, Any], places: Places) -> Iterator[tuple[str, str]]:
@@ -102,10 +99,8 @@ def _bad(summary: Mapping[str, Any], places: Places) -> Iterator[tuple[str, str]
     if summary["row_by_row_shards"]:
         yield "fallback", f"{count(summary['row_by_row_shards'], 'shard')} scored row by row, after an error in a batch"
     if summary["bad_rows"] or summary["bad_files"]:
-        yield (
-            "quarantine",
-            f"{count(summary['bad_rows'], 'row')} and {count(summary['bad_files'], 'file')}, see {places.state}/quarantine/",
-        )
+        what = f"{count(summary['bad_rows'], 'row')} and {count(summary['bad_files'], 'file')}"
+        yield "quarantine", f"{what}, see {places.state}/quarantine/"
     if summary["known_bad_files"]:
         yield "", f"{count(summary['known_bad_files'], 'file')} there before, unchanged"
     for failed in summary["failed_shards"][:5]:
