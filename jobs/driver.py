@@ -54,6 +54,8 @@ def run_job(job: Job, options: RunOptions | None = None) -> RunResult:
     options = options or RunOptions()
     started_at = time.time()
     prepared = prepare(job, options.retry_quarantined)
+    for notice in prepared.planned.notices:
+        LOG.info(notice)
     if prepared.planned.plan.nothing_to_do:
         _mark_done(prepared)
         return Outcome().result(prepared.job, prepared.planned.plan, "", started_at, options.fail_on_quarantine)
@@ -109,6 +111,9 @@ def _open_books(prepared: Prepared, books: Books) -> Prepared:
     books.lease.check()
     save_contract(state, planned.contract)
     save_groups(state, books.lease.epoch, planned.plan.new_groups)
+    for path in planned.plan.cleared_files:
+        state.delete(paths.quarantine_file(path))
+        books.ledger.clear_file(path)
     for bad in planned.plan.bad_files:
         write_bad_file(state, bad)
         books.ledger.append_file(FileRecord(bad.file, bad.stage, bad.reason, books.run_id, time.time()))

@@ -52,5 +52,4 @@ def prepare(job: Job, retry_quarantined: bool = False) -> Prepared:
     groups, contract = load_groups(state), load_contract(state)
     planned = make_plan(job, bundle, variant, listing, view, groups, contract, retry_quarantined)
     check_names(planned.score, bundle.content)
-    listed = {file.identity.path: file.identity for file in listing.files}
-    return Prepared(job, bundle, variant, sink_folder, state, listed, view, planned)
+    return Prepared(job, bundle, variant, sink_folder, state, listing.by_path, view, planned)
