@@ -88,10 +88,10 @@ def _variant(variant: Variant, sizes: Mapping[str, int]) -> tuple[str, str, str]
 def _checks(name: str, checks: Mapping[str, Any]) -> Iterator[str]:
     for kind, what in (("probes", "probe texts"), ("eval", "evaluation rows")):
         figures = checks.get(kind)
-        if figures and len(figures) > 1:
+        if figures and _figures(figures):
             yield f"  {name} on {figures.get('rows', 0):,.0f} {what}: {_figures(figures)}"
-    if checks.get("eval_data"):
-        yield f"    {checks['eval_data']}"
+            if kind == "eval":
+                yield f"    {checks['eval_data']}"
 
 
 def _figures(figures: Mapping[str, float]) -> str:

@@ -41,7 +41,7 @@ def _nothing_done(summary: Mapping[str, Any], places: Places) -> Iterator[str]:
     what = f"removed {count(summary['removed_parts'], 'part')}" if summary["removed_parts"] else "nothing to do"
     yield f"{summary['job']}: {what}, everything is scored"
     yield ""
-    pairs = [("rows", f"{summary['rows_before']:,} of {count(summary['files'], 'file')} are scored and current")]
+    pairs = [("rows", f"{summary['rows_before']:,} in {count(summary['files'], 'file')}, scored and current")]
     pairs += [("time", duration(summary["wall_s"])), *_model(places), *_bad(summary, places)]
     pairs.append(("predictions", places.sink))
     yield from columns([("  " + name, text) for name, text in pairs])
@@ -82,7 +82,7 @@ def _pool_text(pool: Mapping[str, Any]) -> str:
         if pool["hosts"] > 1
         else f"{count(pool['workers'], 'worker')}"
     )
-    return f"{where}, {pool['variant']}, peak memory {size(pool['peak_rss_bytes'])} each"
+    return f"{where}, {pool['variant']}, peak memory of one {size(pool['peak_rss_bytes'])}"
 
 
 def _token_text(summary: Mapping[str, Any]) -> str:

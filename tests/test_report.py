@@ -125,4 +125,4 @@ def test_nothing_to_do_is_short() -> None:
     )
     lines = summary_lines(summary_of(made), PLACES)
     assert "nothing to do" in lines[0] and len(lines) < 10
-    assert "1,000 of 10 files" in "\n".join(lines)
+    assert "1,000 in 10 files" in "\n".join(lines)
