@@ -100,12 +100,10 @@ def _panel(progress: Progress) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    bar = Table.grid(padding=(0, 1))
-    total = float(progress.rows_total) or 1.0
-    bar.add_row(ProgressBar(total=total, completed=progress.rows_done, width=30), Text(progress_line(progress)))
+    bar = ProgressBar(total=float(progress.rows_total) or 1.0, completed=progress.rows_done, width=60)
     pools = Table.grid(padding=(0, 2))
     for pool in progress.pools:
         workers = count(pool.ready, "worker") + (f" (+{pool.starting} starting)" if pool.starting else "")
         rates = (count(pool.rows, "row"), f"{pool.rows_per_s:,.0f} rows/s")
         pools.add_row(Text(f"  {pool.name}"), Text(pool.variant), Text(workers), *map(Text, rates))
-    return Group(bar, pools)
+    return Group(Text(progress_line(progress)), bar, pools)

@@ -44,7 +44,7 @@ def cost_line(manifest: Manifest, variant: str) -> str | None:
     checks = manifest.report.checks.get(variant, {})
     for kind, what in (("eval", "evaluation rows"), ("probes", "probe texts")):
         if checks.get(kind):
-            return f"{_figures(checks[kind])} (on {checks[kind]['rows']:,.0f} {what})"
+            return f"{_figures(checks[kind], first=3)} (on {checks[kind]['rows']:,.0f} {what})"
     return None
 
 
@@ -94,8 +94,9 @@ def _checks(name: str, checks: Mapping[str, Any]) -> Iterator[str]:
                 yield f"    {checks['eval_data']}"
 
 
-def _figures(figures: Mapping[str, float]) -> str:
-    return ", ".join(f"{title} {_figure(name, figures[name])}" for name, title in _TITLES.items() if name in figures)
+def _figures(figures: Mapping[str, float], first: int | None = None) -> str:
+    named = [f"{title} {_figure(name, figures[name])}" for name, title in _TITLES.items() if name in figures]
+    return ", ".join(named[:first])
 
 
 def _figure(name: str, value: float) -> str:
