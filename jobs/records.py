@@ -133,6 +133,7 @@ class Plan:
     replacements: tuple[Replacement, ...] = ()
     bad_files: tuple[BadRow, ...] = ()  #: newly found unreadable or unusable ones
     known_bad_files: int = 0  #: already in quarantine and unchanged
+    cleared_files: tuple[str, ...] = ()  #: source paths whose quarantine no longer stands: changed, tried again
     new_groups: tuple[Group, ...] = ()  #: to be recorded before the first shard runs
     vanished: tuple[str, ...] = ()  #: source paths in the ledger that are no longer listed
     unfinished_partitions: Mapping[str, int] = field(default_factory=dict)  #: shards to do, by partition

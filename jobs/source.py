@@ -46,6 +46,10 @@ class Listing:
         segments = (segment for partition in partitions for segment in partition.split("/") if segment)
         return tuple(dict.fromkeys(unquote(segment.partition("=")[0]) for segment in segments))
 
+    @cached_property
+    def by_path(self) -> dict[str, FileIdentity]:
+        return {file.identity.path: file.identity for file in self.files}
+
     def covers(self, path: str) -> bool:
         """Whether a file at ``path`` would have been listed, were it there. What lies elsewhere has not vanished."""
         return any(scope.match(path) for scope in self._scopes)

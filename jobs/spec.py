@@ -32,6 +32,7 @@ from ..workers.text import text_columns
 from .settings import read_job_file, settle
 from .source import absolute_url, is_local
 from .spec_errors import refuse_unsupported, translated
+from .where import parse_where
 
 HIDDEN = "***"
 _OPTIONS = ("storage_options", "artifact_options")
@@ -282,8 +283,6 @@ def _checked(job: Job) -> Job:
 def _with_where(job: Job, extra: str | None) -> Job:
     if job.source.where is None and extra is None:
         return job
-    from .where import parse_where  # a quarter of a second that jobs without a where need not spend
-
     both = parse_where(job.source.where) & parse_where(extra)
     return job.model_copy(update={"source": job.source.model_copy(update={"where": both.text})})
 

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from . import predicate
 from .predicate import And, Node
 from .where_compile import compile_condition
-from .where_parse import parse
 from .where_prune import ColumnStats, may_match
 
 __all__ = ["EVERYTHING", "ColumnStats", "Where", "parse_where"]
@@ -72,4 +71,6 @@ def parse_where(sql: str | None) -> Where:
     """Raises SpecError for what can't be read or is not supported."""
     if sql is None or not sql.strip():
         return EVERYTHING
+    from .where_parse import parse  # loads sqlglot, which a job without a where need not wait for
+
     return Where(tuple(dict.fromkeys(predicate.conjuncts(parse(sql)))))

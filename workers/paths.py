@@ -88,6 +88,11 @@ def contract() -> str:
     return f"{PLANS}/contract.json"
 
 
+def files() -> str:
+    """What was learned of source files' footers, for the next plan."""
+    return f"{PLANS}/files.arrow"
+
+
 def done(partition: str) -> str:
     return f"{DONE}/{partition}/_SUCCESS" if partition else f"{DONE}/_SUCCESS"
 
