@@ -5,6 +5,7 @@ No decision is made here. What needs one (who scores, who publishes, what a fail
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -38,7 +39,7 @@ class RunContext:
 
     run_id: str
     prepared: Prepared
-    spec: WorkerSpec
+    spec: WorkerSpec  #: but for the threads, which are the pool's CPUs
     ledger: Ledger
     lease: Lease
 
@@ -182,7 +183,9 @@ class Loop:
         context = self.context
         self.tally.starting(it.worker, it.pool, time.monotonic())
         content, epoch = context.prepared.bundle.content, context.lease.epoch
-        self.cluster.start(it.worker, context.spec, content, epoch, self.cpus[it.pool])
+        cpus = self.cpus[it.pool]
+        spec = dataclasses.replace(context.spec, threads=max(1, int(cpus)))
+        self.cluster.start(it.worker, spec, content, epoch, cpus)
 
     @_do.register
     def _(self, it: do.KillWorker) -> None:

@@ -9,10 +9,10 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..artifacts.errors import HeadraceError, UsageError
 from ..artifacts.hardware import available_cpus
@@ -67,8 +67,9 @@ class Session:
         looks.now("starting")
         cluster = Cluster(options.address)
         signal_number, error, settled = None, None, True
-        with _signals() as stop, _quiet_stdout(), contextlib.closing(cluster):
+        with _Signals() as stop, _quiet_stdout(), contextlib.closing(cluster):
             where = cluster.connect()
+            stop.install()
             LOG.info("run %s: %d shards on %s", self.run_id, len(plan.shards), where)
             loop = self._loop(cluster, tally)
             loop.stop, loop.look, loop.quarantine_changed = stop, looks.maybe, last_try
@@ -158,23 +159,37 @@ class _Looks:
         write_progress(self._state, progress)
 
 
-@contextlib.contextmanager
-def _signals() -> Iterator[Callable[[], int | None]]:
-    """SIGINT and SIGTERM drain the run instead of ending the process. Outside the main thread there are no handlers."""
-    caught: list[int] = []
+class _Signals:
+    """SIGINT and SIGTERM drain the run instead of ending the process; outside the main thread there are no handlers.
 
-    def handler(number: int, frame: FrameType | None) -> None:
-        caught.append(number)
+    Ray puts a handler of its own in place when it starts: ``install`` again afterwards.
+    """
 
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
-        return
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: caught[0] if caught else None
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
+    _NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self._caught: list[int] = []
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __call__(self) -> int | None:
+        """The first signal that came, None while none has."""
+        return self._caught[0] if self._caught else None
+
+    def install(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in self._NUMBERS:
+                self._before.setdefault(number, signal.signal(number, self._catch))
+
+    def __enter__(self) -> _Signals:
+        self.install()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _catch(self, number: int, frame: FrameType | None) -> None:
+        self._caught.append(number)
 
 
 class _ToLog(io.TextIOBase):
