@@ -66,15 +66,14 @@ _KINDS: list[tuple[Any, Kind, pa.DataType | None]] = [
 def compile_condition(node: p.Node, types: Mapping[str, pa.DataType]) -> pc.Expression:
     """Raises SpecError where types do not go together, or Arrow has no way to do it."""
     expression = _Compiler(types).condition(node)
-    empty = pa.table({name: pa.array([], _plain(types[name])) for name in set(p.columns_of(node))} | {"#": _NO_ROWS})
+    empty = pa.table(
+        {name: pa.array([], _plain(types[name])) for name in set(p.columns_of(node))} | {"#": pa.array([], pa.int64())}
+    )
     try:
         empty.filter(expression)
     except pa.ArrowException as error:
         raise SpecError(f"where can't be evaluated: {p.render(node)}: {error}", "compare values of one type") from error
     return expression
-
-
-_NO_ROWS = pa.array([], pa.int64())
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
