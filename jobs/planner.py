@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from .. import __version__
+from ..artifacts.errors import HeadraceError
 from ..artifacts.manifest import Content, Variant
 from ..workers.schema import PSEUDO_TYPES
 from ..workers.shard import FileIdentity, Piece, ScoreSpec
@@ -165,7 +166,10 @@ class _Planner:
         return found
 
     def _whole_in_groups(self, files: list[SourceFile]) -> dict[FileIdentity, FileFacts]:
-        """Rows of unchanged members of a committed group: its pieces are whole files."""
+        """Rows of unchanged members of a committed group: its pieces are whole files. Their columns' types have to be
+        known from elsewhere, though."""
+        if self.contract is None or self.contract.fingerprint != self.fingerprint:
+            return {}
         found: dict[FileIdentity, FileFacts] = {}
         ids = {group.id for group in self.groups}
         for file in files:
@@ -242,20 +246,14 @@ class _Planner:
         ]
 
     def _contract(self, found: Findings) -> Contract:
-        before, types = self.contract, found.types
-        same = before is not None and bool(self.ledger.parts) and before.fingerprint == self.fingerprint
-        frozen = same or self.job.on_change == "new_only"
-        kept = before.keep_types if before and frozen else {}
+        before = self.contract
+        same = before is not None and before.fingerprint == self.fingerprint
+        kept = before.keep_types if before and (same or self.job.on_change == "new_only") else {}
         where = before.where_types if before and same else {}
-        keep_types = {
-            name: kept.get(name) or _written(types.get(name)) for name in self.keep if name not in PSEUDO_TYPES
-        }
-        where_types = {}
-        for name in self.rows.columns:
-            type_ = where.get(name)
-            if type_ is None or pa.types.is_null(type_):
-                type_ = types.get(name, type_)
-            where_types[name] = self.key_types.get(name, pa.null()) if type_ is None else type_
+        # Types are frozen by the first part, not by a first run that wrote none.
+        sources = (kept, found.types) if self.ledger.parts else (found.types, kept)
+        keep_types = {name: _written(type_) for name, type_ in _known_types(self.keep, *sources).items()}
+        where_types = _known_types(self.rows.columns, where, found.types, self.key_types)
         earlier = dict(before.earlier) if before else {}
         if before and before.fingerprint != self.fingerprint:
             earlier[before.fingerprint] = before.terms
@@ -281,16 +279,21 @@ class _Planner:
 
     def _score(self, contract: Contract, plan: Plan) -> ScoreSpec:
         job = self.job
-        needed = len(plan.shards) > 0  # without a shard there may be no type to compile ``where`` for
+        needed = len(plan.shards) > 0
+        keep_types, where_types = contract.keep_types, contract.where_types
+        lacking = [name for name in self.keep if name not in keep_types and name not in PSEUDO_TYPES]
+        lacking += [name for name in self.rows.columns if name not in where_types]
+        if needed and lacking:
+            raise HeadraceError(f"no type is known of column {lacking[0]}: this is a bug", "please report it")
         return ScoreSpec(
             text=job.text_spec(),
             keep=self.keep,
-            keep_types=contract.keep_types,
+            keep_types={**dict.fromkeys(lacking, pa.string()), **keep_types},
             fingerprint=self.fingerprint,
             partition_types=job.source.key_types(),
             task=job.task_options(),
             empty=job.empty,
-            where=self.rows.expression(contract.where_types) if needed else None,
+            where=self.rows.expression(where_types) if needed else None,
             where_columns=self.rows.columns,
             batching=job.batching,
             batch_tokens=job.batch_tokens or self.variant.batch_tokens,
@@ -316,6 +319,16 @@ def _covers(pieces: Sequence[Piece], file: FileIdentity, rows: int) -> bool:
     return at == rows
 
 
-def _written(type_: pa.DataType | None) -> pa.DataType:
-    """A kept column of which nothing but nulls is known is written as text."""
-    return pa.string() if type_ is None or pa.types.is_null(type_) else type_
+def _known_types(names: Iterable[str], *sources: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """The first type given for each name, preferably one that is not null; names without any are left out."""
+    found: dict[str, pa.DataType] = {}
+    for name in names:
+        given = [source[name] for source in sources if name in source]
+        if given:
+            found[name] = next((type_ for type_ in given if not pa.types.is_null(type_)), given[0])
+    return found
+
+
+def _written(type_: pa.DataType) -> pa.DataType:
+    """A kept column that is null throughout is written as text."""
+    return pa.string() if pa.types.is_null(type_) else type_

@@ -87,6 +87,7 @@ class World:
         """Plans, and commits as a driver does; ``until`` so many shards are committed it is killed."""
         planned = self.plan(**changes)
         plan, self.runs = planned.plan, self.runs + 1
+        assert not len(plan.shards) or planned.score.keep_types.get("id", pa.int64()) == pa.int64()
         self.contract = planned.contract
         self.groups += plan.new_groups
         for bad in plan.bad_files:
@@ -644,6 +645,15 @@ def test_kept_types_are_frozen_by_the_first_plan(world: World, tmp_path: Path) -
     assert planned.score.keep_types == want and planned.score.keep == tuple(keep)
     write(tmp_path / "in/m=1/c.parquet", 90, **{**later, "y": pa.array([3] * 90)}, n=pa.array([1] * 90, pa.int64()))
     assert world.plan(sink__keep=keep).score.keep_types == want
+
+
+def test_types_outlive_a_run_that_committed_nothing(world: World, tmp_path: Path, no_footers: Any) -> None:
+    write(tmp_path / "in/m=1/a.parquet", 90)
+    first = world.run(until=0, source__where="id > 3 and m = '1' or id = 0", sink__keep=["id", "m"])
+    no_footers()
+    again = world.plan(source__where="id > 3 and m = '1' or id = 0", sink__keep=["id", "m"])
+    assert again.score.keep_types == first.score.keep_types == {"id": pa.int64(), "m": pa.string()}
+    assert again.score.where.equals(first.score.where) and len(again.plan.shards) == 1
 
 
 def test_what_is_kept_where_nothing_is_named(world: World, tmp_path: Path) -> None:
