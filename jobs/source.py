@@ -169,6 +169,8 @@ def _remote(url: str, options: Mapping[str, Any]) -> Iterator[SourceFile]:
         yield from _remote_files(fs, path, url)
     except ImportError as error:
         raise SourceError(f"no support for this kind of URL: {url}", str(error)) from error
+    except FileNotFoundError as error:  # no such bucket
+        raise SourceError(f"no such file or folder: {url}: {error}", "check source.path") from error
     except PermissionError as error:
         raise SourceError(f"no permission to list: {url}", "check the credentials") from error
     except ValueError as error:
