@@ -38,6 +38,7 @@ class Books:
     run_id: str
     lease: Lease
     ledger: Ledger
+    clean: bool = False  #: no attempt can still be under way: the next run need not recover
 
 
 def plan_job(job: Job) -> PlannedJob:
@@ -65,17 +66,14 @@ def run_job(job: Job, options: RunOptions | None = None) -> RunResult:
     run_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(started_at))}-{uuid.uuid4().hex[:6]}"
     lease = Lease.acquire(prepared.state, run_id, say=LOG.warning)
     books = Books(run_id, lease, Ledger(prepared.state, lease.epoch))
-    clean = False
     try:
         with RunLog(prepared.state, run_id):
-            result, clean = _run_with_lease(prepared, options, books, started_at)
-        return result
+            return _run_with_lease(prepared, options, books, started_at)
     finally:
-        lease.release(clean)
+        lease.release(books.clean)
 
 
-def _run_with_lease(prepared: Prepared, options: RunOptions, books: Books, started_at: float) -> tuple[RunResult, bool]:
-    """The result, and whether no attempt can still be under way."""
+def _run_with_lease(prepared: Prepared, options: RunOptions, books: Books, started_at: float) -> RunResult:
     _recover(prepared, books)
     prepared = _open_books(prepare(prepared.job, options.retry_quarantined), books)
     plan = prepared.planned.plan
@@ -86,10 +84,11 @@ def _run_with_lease(prepared: Prepared, options: RunOptions, books: Books, start
         again = Session(prepared, books.lease, books.ledger, books.run_id).run(options, last_try=True)
         outcome = outcome.then(again)
     result = outcome.result(prepared.job, plan, books.run_id, started_at, options.fail_on_quarantine)
+    books.clean = outcome.settled
     _close_books(prepared, books, outcome, result)
     if outcome.error is not None:
         raise outcome.error
-    return result, outcome.settled
+    return result
 
 
 def _recover(prepared: Prepared, books: Books) -> None:

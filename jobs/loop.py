@@ -226,11 +226,13 @@ class Loop:
         staged = self._staged.pop((it.shard, it.attempt))
         for bad in staged.bad_files:
             self._quarantine_file(bad)
-        self.limit.add(staged.counts)
+        if not staged.size_bytes:  # no file of it could be read: there is no part
+            self.tally.dropped(it.shard)
+            return
         record = self._record(it.shard, it.worker, staged)
-        if staged.size_bytes:
-            self.context.ledger.append_part(record)
+        self.context.ledger.append_part(record)
         self.tally.committed(it.worker, it.shard, record, staged.stats, time.monotonic())
+        self.limit.add(staged.counts)
         self.limit.check()
 
     @_do.register

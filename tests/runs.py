@@ -53,11 +53,11 @@ class JobFile:
     state: Path
 
     @classmethod
-    def write(cls, folder: Path, artifact: Path, source: Path | str, name: str = "job", **changes: Any) -> JobFile:
+    def write(cls, folder: Path, compiled: Path, source: Path | str, name: str = "job", **changes: Any) -> JobFile:
         sink = folder / f"{name}-out" / "scores"
         spec: dict[str, Any] = {
             "name": name,
-            "artifact": str(artifact),
+            "artifact": str(compiled),
             "source": {"path": str(source), "text": "body"},
             "sink": {"path": str(sink), "keep": ["id"]},
             "pools": {"cpu": {"workers": 2, "num_cpus": 1}},

@@ -88,6 +88,7 @@ def test_an_artifact_with_one_changed_byte(classifier_artifact: Path, source: Pa
         assert code == 1 and name in said
         victim.write_bytes(good)
     assert error_of(job)[0] == 0
+    assert duckdb.sql(f"select count(*) from '{job.sink}/*.parquet'").fetchall() == [(340,)]
 
 
 def test_a_sink_that_holds_something_else(classifier_artifact: Path, source: Path, tmp_path: Path) -> None:
