@@ -53,7 +53,9 @@ class JobFile:
     state: Path
 
     @classmethod
-    def write(cls, folder: Path, compiled: Path, source: Path | str, name: str = "job", **changes: Any) -> JobFile:
+    def write(
+        cls, folder: Path, compiled: Path | str, source: Path | str, name: str = "job", **changes: Any
+    ) -> JobFile:
         sink = folder / f"{name}-out" / "scores"
         spec: dict[str, Any] = {
             "name": name,
