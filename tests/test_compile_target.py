@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import tiny_models
 
 from headrace.artifacts.bundle import open_bundle
 from headrace.artifacts.compiler import compile_model
-from headrace.artifacts.compiler.target import move_into_place
+from headrace.artifacts.compiler.target import check_target, move_into_place
 from headrace.artifacts.errors import UsageError
 from headrace.artifacts.manifest import Manifest
 
@@ -46,8 +47,6 @@ def test_the_old_artifact_survives_a_failure(tiny_classifier_model: Path, tmp_pa
 
 
 def test_the_old_artifact_comes_back_when_the_move_fails(classifier_artifact: Path, tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(classifier_artifact, tmp_path / "out")
     with pytest.raises(FileNotFoundError):
         move_into_place(tmp_path / "never-built", tmp_path / "out")
@@ -75,6 +74,16 @@ def test_other_peoples_files_are_left_alone(tiny_classifier_model: Path, tmp_pat
     with pytest.raises(UsageError, match=r"other files too: .*notes\.txt"):
         build(tiny_classifier_model, tmp_path / "out")
     assert (tmp_path / "out/notes.txt").read_text() == (folder / "notes.txt").read_text() == "mine"
+
+
+def test_other_peoples_files_in_a_damaged_artifact(classifier_artifact: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(classifier_artifact, out)
+    (out / "tokenizer.json").unlink()
+    check_target(out)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"other files too: .*notes\.txt"):
+        check_target(out)
 
 
 def test_a_parent_that_is_a_file(tiny_classifier_model: Path, tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ def check_target(out: Path) -> None:
     except (ArtifactNotFound, ArtifactCorrupt) as error:
         hint = "give a new folder, or remove this one"
         raise UsageError(f"the folder exists and is not an intact artifact: {out}", hint) from error
-    if present > known:
+    if foreign := present - known:
         hint = "give a new folder, or move them away"
-        raise UsageError(f"the artifact's folder holds other files too: {out}: {min(present - known)}", hint)
+        raise UsageError(f"the artifact's folder holds other files too: {out}: {min(foreign)}", hint)
 
 
 @contextmanager
