@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-PENDING, SCORING, STAGED, GRANTED, CHECKING, DONE, FAILED = range(7)
+PENDING, SCORING, STAGED, GRANTED, CHECKING, DONE, FAILED, LEFT = range(8)
 
 #: Seconds that a grant lasts on the worker's clock, and what the driver waits beyond them before it grants again.
 GRANT_S, MARGIN_S = 10.0, 2.0
@@ -13,6 +13,8 @@ GRANT_S, MARGIN_S = 10.0, 2.0
 DEPTH = 2
 #: Workers of one pool that may fail to start, or die, in a row without any shard committed in between.
 MAX_FRUITLESS = 12
+#: Grants of one shard that may run out before they are used: by a driver or a disk that is too slow.
+MAX_LATE = 5
 #: A shard under which so many workers died runs alone; if one more dies, its rows are bisected.
 DEATHS_BEFORE_ALONE = 2
 #: A shard that still kills workers after so many isolations is scored row by row, and given up after one more.

@@ -18,23 +18,24 @@ from .dispatch_state import (
     BACKOFF_CAP_S,
     BACKOFF_S,
     CHECKING,
-    DEATHS_BEFORE_ALONE,
     DEPTH,
     DONE,
     FAILED,
     GRANT_S,
     GRANTED,
-    ISOLATIONS_BEFORE_ROWS,
+    LEFT,
     MARGIN_S,
     MAX_FRUITLESS,
+    MAX_LATE,
     PENDING,
     SCORING,
     STAGED,
     Attempt,
     Held,
 )
-from .isolation import Isolation
+from .isolation import Suspects
 from .records import Replacement
+from .replacements import Replacements
 from .workqueue import WorkQueue
 
 
@@ -57,18 +58,12 @@ class Dispatcher:
         self.workers: dict[str, Held] = {}
         self.staged: dict[int, Attempt] = {}  #: STAGED and GRANTED shards
         self._failures: dict[int, int] = {}  #: failures of the shard itself
-        self._deaths: dict[int, int] = {}  #: workers that died scoring it
-        self._excluded: dict[int, tuple[int, ...]] = {}
-        self._isolation: dict[int, Isolation] = {}
+        self._suspects = Suspects(rows)
         self._expires: dict[int, float] = {}  #: GRANTED shards, driver's clock
-        self._isolations: dict[int, int] = {}  #: times that a shard was isolated
         self._queue = WorkQueue(range(count))  #: PENDING shards
         self._hungry: dict[str, None] = {}  #: ready workers that may take more, in order
-        self._replacement_of: dict[int, int] = {s: i for i, r in enumerate(replacements) for s in r.shards}
-        self._waiting: list[set[int]] = [set(r.shards) for r in replacements]  #: shards not staged yet
-        self._open: list[set[int]] = [set(r.shards) for r in replacements]  #: shards not done yet
-        self._begun = [False] * len(replacements)
-        self._ended = 0
+        self._late: dict[int, int] = {}  #: grants of it that ran out before they were used
+        self._replacements = Replacements(replacements)
         self._fruitless: dict[str, int] = dict.fromkeys(pools, 0)
         self._names = 0
         self.unfinished = count
@@ -77,10 +72,7 @@ class Dispatcher:
     # -- events ------------------------------------------------------------------------------------------------------
 
     def start(self) -> list[do.Instruction]:
-        out: list[do.Instruction] = []
-        for index, waiting in enumerate(self._waiting):
-            if not waiting:
-                out += self._begin(index)
+        out: list[do.Instruction] = [do.BeginReplacement(index) for index in self._replacements.removals()]
         left = self.unfinished
         for pool, size in self.pools.items():
             out += [self._start_worker(pool) for _ in range(min(size, left))]
@@ -99,18 +91,31 @@ class Dispatcher:
         if not self._holds(worker, shard, attempt):
             return [do.Discard(worker, shard, attempt)]
         self._let_go(worker, shard)
+        if self._replacements.is_dropped(shard):
+            self._leave(shard)
+            return [do.Discard(worker, shard, attempt), *self._fill(now_s)]
         self.state[shard] = STAGED
         self.staged[shard] = Attempt(worker, attempt, clock_s, now_s)
         return self._publish_when_due(shard, now_s) + self._fill(now_s)
 
     def published(self, worker: str, shard: int, attempt: int, visible: bool, now_s: float) -> list[do.Instruction]:
-        """The answer to a grant. Not visible: the worker was late, or its staged bytes are gone."""
-        current = self.staged.get(shard)
-        if self.state[shard] != GRANTED or current is None or (current.worker, current.number) != (worker, attempt):
+        """The answer to a grant. Not visible: the worker was late, or its staged bytes are gone. Neither is the
+        shard's fault, but a shard that is always late ends too."""
+        if not self._granted(worker, shard, attempt):
             return []
         if visible:
             return self._done(shard) + self._fill(now_s)
-        return self._fail(shard, "its part could not be published in time", now_s) + self._fill(now_s)
+        late = self._late[shard] = self._late.get(shard, 0) + 1
+        if late < MAX_LATE:
+            self._unstage(shard)
+            return self._fill(now_s)
+        del self.staged[shard]
+        self._expires.pop(shard, None)
+        return self._give_up(shard, f"its part could not be published in time, {late} times") + self._fill(now_s)
+
+    def publish_unclear(self, worker: str, shard: int, attempt: int) -> list[do.Instruction]:
+        """Publishing raised: whether the part is visible is for the sink to say."""
+        return [self._check(shard)] if self._granted(worker, shard, attempt) else []
 
     def score_failed(self, worker: str, shard: int, attempt: int, error: str, now_s: float) -> list[do.Instruction]:
         """The shard itself raised: this is what counts towards ``max_attempts``."""
@@ -120,26 +125,28 @@ class Dispatcher:
         return self._fail(shard, error, now_s) + self._fill(now_s)
 
     def nothing_to_publish(self, worker: str, shard: int, attempt: int, now_s: float) -> list[do.Instruction]:
-        """No piece of the shard could be read: it has no part, its files are in quarantine."""
+        """No piece of the shard could be read: it has no part, its files are in quarantine. Where it should have
+        replaced an older version's parts, these stay."""
         if not self._holds(worker, shard, attempt):
             return []
         self._let_go(worker, shard)
+        others = self._drop(shard)
         self.staged[shard] = Attempt(worker, attempt, 0.0, now_s)
-        return self._done(shard) + self._fill(now_s)
+        return self._done(shard) + others + self._fill(now_s)
 
     def withdrawn(self, worker: str, shard: int, attempt: int, now_s: float) -> list[do.Instruction]:
-        """The shard is not what was planned any more: it is left to another plan."""
+        """The shard is not what was planned any more: it is left to another plan, with all that goes with it."""
         if not self._holds(worker, shard, attempt):
             return []
         self._let_go(worker, shard)
-        self.state[shard] = FAILED
-        self.unfinished -= 1
-        return self._drop_replacement(shard) + self._fill(now_s)
+        others = self._drop(shard)
+        self._leave(shard)
+        return others + self._ended() + self._fill(now_s)
 
     def probed(self, worker: str, shard: int, now_s: float) -> list[do.Instruction]:
         """The probed range did its worker no harm."""
         held = self.workers.get(worker)
-        if held is None or shard not in self._isolation:
+        if held is None or not self._suspects.is_bisected(shard):
             return []
         self._let_go(worker, shard)
         return self._after_probe(shard, died=False) + self._fill(now_s)
@@ -153,12 +160,13 @@ class Dispatcher:
             return []
         self._hungry.pop(worker, None)
         out: list[do.Instruction] = []
-        probing = any(shard in self._isolation for shard in held.queue)
+        probing = any(map(self._suspects.is_bisected, held.queue))
         for position, shard in reversed(list(enumerate(held.queue))):
-            if shard in self._isolation:
-                out += self._after_probe(shard, died=not innocent)
+            if self._suspects.is_bisected(shard) and not innocent:
+                out += self._after_probe(shard, died=True)
             elif position == 0 and not innocent:
-                self._blame(shard)
+                self._suspects.blame(shard)
+                self._requeue(shard)
             else:
                 self._requeue(shard)
         for shard in [s for s, attempt in self.staged.items() if attempt.worker == worker]:
@@ -178,10 +186,8 @@ class Dispatcher:
 
     def replacement_begun(self, replacement: int, now_s: float) -> list[do.Instruction]:
         """The intent is written and the old parts are gone: the new ones may appear."""
-        self._begun[replacement] = True
-        members = [s for s in sorted(self._open[replacement]) if self.state[s] == STAGED]
-        out = [instruction for shard in members for instruction in self._publish_when_due(shard, now_s)]
-        return out + self._end_replacement(replacement)
+        staged = [shard for shard in self._replacements.begin(replacement) if self.state[shard] == STAGED]
+        return [*(self._grant(shard, now_s) for shard in staged), *self._ended()]
 
     def tick(self, now_s: float) -> list[do.Instruction]:
         """Called a few times a second: grants that ran out, shards whose back-off is over."""
@@ -200,13 +206,10 @@ class Dispatcher:
 
     @property
     def finished(self) -> bool:
-        return self.aborted or (self.unfinished == 0 and self._ended == self._settled_replacements())
+        return self.aborted or (self.unfinished == 0 and self._replacements.settled)
 
     def count(self, *states: int) -> int:
         return int(np.isin(self.state, states).sum())
-
-    def isolating(self, shard: int) -> bool:
-        return shard in self._isolation
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
@@ -259,19 +262,18 @@ class Dispatcher:
         held.queue.append(shard)
         if held.alone or len(held.queue) >= DEPTH:
             del self._hungry[worker]
-        row_by_row = self._isolations.get(shard, 0) >= ISOLATIONS_BEFORE_ROWS
-        return do.Score(worker, shard, int(self.attempts[shard]), self._excluded.get(shard, ()), row_by_row)
+        excluded, row_by_row = self._suspects.excluded(shard), self._suspects.is_row_by_row(shard)
+        return do.Score(worker, shard, int(self.attempts[shard]), excluded, row_by_row)
 
     def _give_alone(self, worker: str, shard: int) -> do.Instruction:
         held = self.workers[worker]
         held.alone = True
-        isolation = self._isolation.get(shard)
-        if isolation is None:
+        if not self._suspects.is_bisected(shard):
             return self._give(worker, shard)
         held.queue.append(shard)
         del self._hungry[worker]
         self.state[shard] = SCORING
-        return do.Probe(worker, shard, *isolation.next_range(), self._excluded.get(shard, ()))
+        return do.Probe(worker, shard, *self._suspects.next_range(shard), self._suspects.excluded(shard))
 
     def _holds(self, worker: str, shard: int, attempt: int) -> bool:
         held = self.workers.get(worker)
@@ -288,89 +290,83 @@ class Dispatcher:
         held.alone = False
         self._hungry[worker] = None
 
-    def _requeue(self, shard: int) -> None:
-        self.state[shard] = PENDING
-        alone = shard in self._isolation or self._deaths.get(shard, 0) >= DEATHS_BEFORE_ALONE
-        self._queue.put_back(shard, alone)
+    def _granted(self, worker: str, shard: int, attempt: int) -> bool:
+        current = self.staged.get(shard)
+        return (
+            self.state[shard] == GRANTED
+            and current is not None
+            and (current.worker, current.number) == (worker, attempt)
+        )
 
-    def _blame(self, shard: int) -> None:
-        """A worker died scoring this shard: innocent until it happens again, then alone, then bisected."""
-        self._deaths[shard] = self._deaths.get(shard, 0) + 1
-        if self._deaths[shard] > DEATHS_BEFORE_ALONE:
-            self._isolation[shard] = Isolation(int(self.rows[shard]), self._excluded.get(shard, ()))
-        self._requeue(shard)
+    def _requeue(self, shard: int) -> None:
+        if self._replacements.is_dropped(shard):
+            self._leave(shard)
+            return
+        self.state[shard] = PENDING
+        self._queue.put_back(shard, self._suspects.must_be_alone(shard))
+
+    def _leave(self, shard: int) -> None:
+        """Not done and not to be tried again in this run."""
+        self.state[shard] = LEFT
+        self.unfinished -= 1
+        self._replacements.close(shard)
 
     def _after_probe(self, shard: int, died: bool) -> list[do.Instruction]:
-        isolation = self._isolation[shard]
-        isolation.answer(died)
-        if not isolation.finished:
+        if self._suspects.answer(shard, died):
             self._requeue(shard)
             return []
-        self._excluded[shard] = isolation.excluded
-        self._isolations[shard] = self._isolations.get(shard, 0) + 1
-        self._deaths[shard] = 0
-        del self._isolation[shard]
-        if self._isolations[shard] > ISOLATIONS_BEFORE_ROWS:
-            self.state[shard] = PENDING
-            return self._give_up(shard, "it kills its workers and no single row of it does")
-        self._requeue(shard)
-        return []
+        return self._give_up(shard, "it kills its workers and no single row of it does")
 
     def _unstage(self, shard: int) -> None:
         del self.staged[shard]
         self._expires.pop(shard, None)
-        index = self._replacement_of.get(shard)
-        if index is not None:
-            self._waiting[index].add(shard)
+        self._replacements.unstage(shard)
         self._requeue(shard)
 
     def _fail(self, shard: int, error: str, now_s: float) -> list[do.Instruction]:
         failures = self._failures[shard] = self._failures.get(shard, 0) + 1
-        if shard in self.staged:
-            self._unstage(shard)
-            self._queue.remove(shard)
-        self.state[shard] = PENDING
+        if self._replacements.is_dropped(shard):
+            self._leave(shard)
+            return []
         if failures >= self.max_attempts:
             return self._give_up(shard, error)
+        self.state[shard] = PENDING
         self._queue.put_off(shard, now_s + min(BACKOFF_S * 2 ** (failures - 1), BACKOFF_CAP_S))
         return []
 
     def _give_up(self, shard: int, error: str) -> list[do.Instruction]:
         self.state[shard] = FAILED
         self.unfinished -= 1
-        return [do.GiveUp(shard, error), *self._drop_replacement(shard)]
+        others = self._drop(shard)
+        self._replacements.close(shard)
+        return [do.GiveUp(shard, error), *others, *self._ended()]
 
-    def _drop_replacement(self, shard: int) -> list[do.Instruction]:
+    def _drop(self, shard: int) -> list[do.Instruction]:
         """A replacement that lost a member before it began leaves the old parts where they are."""
-        index = self._replacement_of.get(shard)
-        if index is None or self._begun[index]:
-            return []
         out: list[do.Instruction] = []
-        for other in sorted(self._open[index] - {shard}):
+        for other in self._replacements.drop(shard):
             if self.state[other] == STAGED:
                 attempt = self.staged.pop(other)
                 out.append(do.Discard(attempt.worker, other, attempt.number))
-            if self.state[other] in (PENDING, STAGED):
+                self._leave(other)
+            elif self.state[other] == PENDING:
                 self._queue.remove(other)
-                self.state[other] = FAILED
-                self.unfinished -= 1
-                out.append(do.GiveUp(other, "another shard of the same replacement failed"))
+                self._leave(other)
         return out
 
     def _publish_when_due(self, shard: int, now_s: float) -> list[do.Instruction]:
-        index = self._replacement_of.get(shard)
-        if index is not None and not self._begun[index]:
-            self._waiting[index].discard(shard)
-            return [] if self._waiting[index] else self._begin(index)
+        if self._replacements.may_publish(shard):
+            return [self._grant(shard, now_s)]
+        index = self._replacements.stage(shard)
+        return [] if index is None else [do.BeginReplacement(index)]
+
+    def _grant(self, shard: int, now_s: float) -> do.Publish:
         attempt = self.staged[shard]
         self.state[shard] = GRANTED
         self._expires[shard] = now_s + GRANT_S + MARGIN_S
         # The worker's clock at its answer plus what has passed here since is at most the worker's clock now.
         deadline_s = attempt.worker_clock_s + (now_s - attempt.staged_at_s) + GRANT_S
-        return [do.Publish(attempt.worker, shard, attempt.number, deadline_s)]
-
-    def _begin(self, index: int) -> list[do.Instruction]:
-        return [do.BeginReplacement(index)]
+        return do.Publish(attempt.worker, shard, attempt.number, deadline_s)
 
     def _check(self, shard: int) -> do.CheckPart:
         self.state[shard] = CHECKING
@@ -383,19 +379,8 @@ class Dispatcher:
         self.state[shard] = DONE
         self.unfinished -= 1
         self._fruitless = dict.fromkeys(self._fruitless, 0)
-        out: list[do.Instruction] = [do.Commit(attempt.worker, shard, attempt.number)]
-        index = self._replacement_of.get(shard)
-        if index is not None:
-            self._open[index].discard(shard)
-            out += self._end_replacement(index)
-        return out
+        self._replacements.close(shard)
+        return [do.Commit(attempt.worker, shard, attempt.number), *self._ended()]
 
-    def _end_replacement(self, index: int) -> list[do.Instruction]:
-        if not self._begun[index] or self._open[index]:
-            return []
-        self._ended += 1
-        return [do.EndReplacement(index)]
-
-    def _settled_replacements(self) -> int:
-        """Replacements that can still end: all but those with a failed shard."""
-        return sum(not any(self.state[s] == FAILED for s in open_shards) for open_shards in self._open)
+    def _ended(self) -> list[do.Instruction]:
+        return [do.EndReplacement(index) for index in self._replacements.end()]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.jobs import instructions as do
-from headrace.jobs.dispatch_state import DONE, FAILED, GRANT_S, MARGIN_S
+from headrace.jobs.dispatch_state import DONE, FAILED, GRANT_S, LEFT, MARGIN_S, MAX_LATE
 from headrace.jobs.dispatcher import Dispatcher
 from headrace.jobs.records import Replacement
 
@@ -24,9 +24,14 @@ class Simulation:
     """Workers as a queue of shards each; the world decides what happens next by a seeded generator."""
 
     def __init__(
-        self, dispatcher: Dispatcher, seed: int, kill: float = 0.0, poison: dict[int, int] | None = None
+        self,
+        dispatcher: Dispatcher,
+        seed: int,
+        kill: float = 0.0,
+        poison: dict[int, int] | None = None,
+        mischief: float = 0.0,
     ) -> None:
-        self.dispatcher, self.random, self.kill = dispatcher, random.Random(seed), kill
+        self.dispatcher, self.random, self.kill, self.mischief = dispatcher, random.Random(seed), kill, mischief
         self.poison = poison or {}  # shard -> row of it that kills a worker
         self.now = 0.0
         self.starting: list[str] = []
@@ -101,11 +106,27 @@ class Simulation:
         self.queues[worker].pop(0)
         if isinstance(it, do.Probe):
             self.obey(self.dispatcher.probed(worker, it.shard, self.now))
+        elif self.random.random() < self.mischief:
+            told = (worker, it.shard, it.attempt)
+            which = self.random.randrange(3)
+            if which == 0:
+                self.obey(self.dispatcher.score_failed(*told, "boom", self.now))
+            elif which == 1:
+                self.obey(self.dispatcher.nothing_to_publish(*told, self.now))
+            else:
+                self.obey(self.dispatcher.withdrawn(*told, self.now))
         else:
             self.obey(self.dispatcher.staged_one(worker, it.shard, it.attempt, self.now, self.now))
 
     def publish(self, worker: str) -> None:
         grant = next(g for g in self.grants if g.worker == worker)
+        if self.random.random() < self.mischief:
+            self.grants.remove(grant)
+            if self.random.random() < 0.5:
+                self.obey(self.dispatcher.published(worker, grant.shard, grant.attempt, False, self.now))
+            else:
+                self.obey(self.dispatcher.publish_unclear(worker, grant.shard, grant.attempt))
+            return
         self.visible[grant.shard] += 1
         if self.random.random() < self.kill:
             self.die(worker)  # after the rename, before the answer
@@ -117,8 +138,11 @@ class Simulation:
         self.queues.pop(worker, None)
         self.obey(self.dispatcher.worker_lost(worker, self.now))
 
-    def run(self, steps: int = 200_000) -> None:
+    def run(self) -> None:
         self.obey(self.dispatcher.start())
+        self.run_on()
+
+    def run_on(self, steps: int = 200_000) -> None:
         for _ in range(steps):
             if self.dispatcher.finished:
                 return
@@ -245,18 +269,100 @@ def test_a_replacement_begins_when_all_are_staged_and_ends_when_all_are_done(kil
         assert simulation.commits == Counter(range(8))
 
 
-def test_a_replacement_that_loses_a_member_leaves_the_old_parts() -> None:
-    dispatcher = Dispatcher(rows(8, 8, 8), {"cpu": 1}, [Replacement(("old",), (0, 1))], max_attempts=1)
+@pytest.mark.parametrize("others", ["pending", "scoring", "staged"])
+def test_a_replacement_that_loses_a_member_leaves_the_old_parts(others: str) -> None:
+    """Wherever its other shard is at that moment."""
+    workers = 1 if others == "pending" else 2
+    dispatcher = Dispatcher(rows(8, 8, 8), {"cpu": workers}, [Replacement(("old",), (0, 1))], max_attempts=1)
+    simulation = Simulation(dispatcher, seed=0)
+    simulation.obey(dispatcher.start())
+    while simulation.starting:
+        worker = simulation.starting.pop(0)
+        simulation.queues[worker] = []
+        simulation.obey(dispatcher.worker_ready(worker, 0.0))
+    queues = simulation.queues.items()
+    failing = next(w for w, q in queues if q and q[0].shard == 0)
+    other = next((w for w, q in queues if q and q[0].shard == 1), None)
+    if others == "staged":
+        assert other is not None
+        simulation.work(other)
+    it = simulation.queues[failing].pop(0)
+    assert isinstance(it, do.Score)
+    simulation.obey(dispatcher.score_failed(failing, 0, it.attempt, "boom", simulation.now))
+    while not dispatcher.finished:
+        simulation.step()
+    assert simulation.begun == []
+    assert simulation.given_up == [0]
+    assert simulation.commits == Counter({2: 1})
+    assert [dispatcher.count(state) for state in (DONE, FAILED, LEFT)] == [1, 1, 1]
+
+
+def test_a_file_found_unreadable_keeps_its_older_parts() -> None:
+    dispatcher = Dispatcher(rows(8, 8), {"cpu": 1}, [Replacement(("old-a", "old-b"), (0, 1))])
+    simulation = Simulation(dispatcher, seed=0)
+    simulation.obey(dispatcher.start())
+    simulation.step()
+    simulation.queues["cpu-1"].pop(0)
+    simulation.obey(dispatcher.nothing_to_publish("cpu-1", 0, 1, 1.0))
+    while not dispatcher.finished:
+        simulation.step()
+    assert simulation.begun == [] and simulation.given_up == []
+    assert simulation.commits == Counter({0: 1})  # its file goes to quarantine then
+
+
+def test_a_grant_that_is_always_late_is_no_failure_but_ends() -> None:
+    dispatcher = Dispatcher(rows(8), {"cpu": 1}, max_attempts=1)
+    simulation = Simulation(dispatcher, seed=0)
+    simulation.obey(dispatcher.start())
+    simulation.step()
+    for turn in range(1, MAX_LATE + 1):
+        simulation.work("cpu-1")
+        (grant,) = simulation.grants
+        simulation.grants.clear()
+        assert not dispatcher.finished
+        simulation.obey(dispatcher.published("cpu-1", 0, grant.attempt, False, float(turn)))
+    assert simulation.given_up == [0] and dispatcher.finished
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_an_error_while_publishing_is_settled_by_a_look_at_the_part(visible: bool) -> None:
+    dispatcher = Dispatcher(rows(8), {"cpu": 1})
     simulation = Simulation(dispatcher, seed=0)
     simulation.obey(dispatcher.start())
     simulation.step()
     simulation.work("cpu-1")
-    failing = simulation.queues["cpu-1"].pop(0)
-    assert isinstance(failing, do.Score)
-    simulation.obey(dispatcher.score_failed("cpu-1", failing.shard, failing.attempt, "boom", simulation.now))
+    (grant,) = simulation.grants
+    simulation.visible[0] += visible
+    simulation.obey(dispatcher.publish_unclear("cpu-1", 0, grant.attempt))
+    assert simulation.commits == (Counter({0: 1}) if visible else Counter())
+    if not visible:
+        simulation.run_on()
+        assert simulation.commits == Counter({0: 1})
+
+
+def test_a_node_lost_during_a_probe_clears_no_rows() -> None:
+    dispatcher = Dispatcher(rows(4), {"cpu": 1})
+    simulation = Simulation(dispatcher, seed=0, poison={0: 2})
+    simulation.obey(dispatcher.start())
+    lost = 0
     while not dispatcher.finished:
+        probing = [w for w, q in simulation.queues.items() if q and isinstance(q[0], do.Probe)]
+        if probing and lost < 2:
+            lost += 1
+            del simulation.queues[probing[0]]
+            simulation.obey(dispatcher.worker_lost(probing[0], simulation.now, innocent=True))
         simulation.step()
-    assert simulation.begun == []
-    assert sorted(simulation.given_up) == [0, 1]
-    assert simulation.commits == Counter({2: 1})
-    assert dispatcher.count(DONE) == 1 and dispatcher.count(FAILED) == 2
+    assert lost == 2 and simulation.excluded[0] == (2,)
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**20), workers=st.integers(1, 3))
+def test_the_dispatcher_always_finishes(seed: int, workers: int) -> None:
+    """Whatever comes back: failures, unreadable files, changed files, errors and lateness while publishing, deaths."""
+    replacements = [Replacement(("a", "b"), (1, 2, 3)), Replacement(("c",), ()), Replacement(("d",), (5, 6))]
+    dispatcher = Dispatcher(rows(*[4] * 8), {"cpu": workers}, replacements, max_attempts=2)
+    simulation = Simulation(dispatcher, seed, kill=0.05, mischief=0.3)
+    simulation.run()
+    assert all(count == 1 for count in simulation.commits.values())
+    assert len(set(simulation.ended)) == len(simulation.ended)
+    assert set(simulation.ended) == set(simulation.begun) or simulation.aborted
