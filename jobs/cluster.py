@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -51,6 +52,7 @@ class Cluster:
     actors: dict[str, Any] = field(default_factory=dict)
     _calls: dict[Any, Call] = field(default_factory=dict)
     _shipment: Shipment | None = None
+    _connected: bool = False
 
     def connect(self) -> str:
         """Joins or starts Ray; says which."""
@@ -64,9 +66,12 @@ class Cluster:
         if address == "local":
             options = {"num_cpus": self.num_cpus or available_cpus(), "include_dashboard": False}
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True, **options)
+        self._connected = True
         return "a local Ray" if address == "local" else f"Ray at {address}"
 
     def close(self) -> None:
+        if not self._connected:
+            return
         import ray
 
         with contextlib.suppress(Exception):
@@ -103,11 +108,17 @@ class Cluster:
         if actor is not None:
             ray.kill(actor, no_restart=True)
 
+    def kill_all(self) -> None:
+        """Before what they staged is removed."""
+        for worker in list(self.actors):
+            self.kill(worker)
+
     def answers(self, timeout_s: float) -> list[Answer]:
-        """Waits for at least one call, then takes all that are there."""
+        """Waits for at least one call, not longer than ``timeout_s``, then takes all that are there."""
         import ray
 
         if not self._calls:
+            time.sleep(timeout_s)
             return []
         references = list(self._calls)
         done, _ = ray.wait(references, num_returns=1, timeout=timeout_s)
@@ -128,7 +139,7 @@ class Cluster:
 
     def _take(self, reference: Any) -> Answer:
         import ray
-        from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
+        from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
         call = self._calls.pop(reference)
         try:
@@ -141,6 +152,8 @@ class Cluster:
             return Answer(call, lost=_reason(error), error=task_error and _cause(task_error))
         except RayTaskError as error:
             return Answer(call, error=_cause(error))
+        except RayError as error:  # the answer itself is lost, or can't be unpickled
+            return Answer(call, lost=_reason(error), confirmed=False)
 
 
 def _ray() -> Any:

@@ -9,17 +9,15 @@ from dataclasses import dataclass
 
 from ..artifacts.errors import LeaseLost
 from ..workers import paths
-from ..workers.quarantine import write_bad_file
 from . import done
 from .contract import save_contract
 from .groups import save_groups
 from .lease import Lease, probe_create
-from .ledger import Ledger
+from .ledger import Ledger, quarantine_file
 from .outcome import Outcome
 from .planner import PlannedJob
 from .prepare import Prepared, prepare
 from .progress import RunResult
-from .records import FileRecord
 from .recovery import recover
 from .report import write_report
 from .runlog import RunLog
@@ -38,7 +36,7 @@ class Books:
     run_id: str
     lease: Lease
     ledger: Ledger
-    clean: bool = False  #: no attempt can still be under way: the next run need not recover
+    clean: bool = True  #: no attempt can be under way and the ledger tells all: the next run need not recover
 
 
 def plan_job(job: Job) -> PlannedJob:
@@ -75,16 +73,16 @@ def run_job(job: Job, options: RunOptions | None = None) -> RunResult:
 
 def _run_with_lease(prepared: Prepared, options: RunOptions, books: Books, started_at: float) -> RunResult:
     _recover(prepared, books)
-    prepared = _open_books(prepare(prepared.job, options.retry_quarantined), books)
+    prepared = _open_books(prepared, options, books)
     plan = prepared.planned.plan
+    books.clean = False
     outcome = Session(prepared, books.lease, books.ledger, books.run_id).run(options)
     if outcome.changed_files and outcome.error is None and outcome.signal_number is None:
         # Files that changed under the reader are planned again once; what changes again goes to quarantine.
-        prepared = _open_books(prepare(prepared.job, options.retry_quarantined), books)
+        prepared = _open_books(prepared, options, books)
         again = Session(prepared, books.lease, books.ledger, books.run_id).run(options, last_try=True)
-        outcome = outcome.then(again)
+        outcome = outcome.then(again, len(prepared.planned.plan.bad_files))
     result = outcome.result(prepared.job, plan, books.run_id, started_at, options.fail_on_quarantine)
-    books.clean = outcome.settled
     _close_books(prepared, books, outcome, result)
     if outcome.error is not None:
         raise outcome.error
@@ -98,14 +96,15 @@ def _recover(prepared: Prepared, books: Books) -> None:
     LOG.warning("taking over an unfinished run: its last grants run out first")
     books.lease.wait_out_grants()
     books.lease.check()
-    found = recover(prepared.sink, prepared.state, books.ledger, prepared.view, prepared.is_current)
-    books.ledger.flush()
+    found = recover(prepared.sink, prepared.state, books.ledger, prepared.view, prepared.is_current, books.lease.check)
     books.lease.settled()
     LOG.warning("took over: %d parts adopted, %d removed", len(found.adopted), len(found.removed))
 
 
-def _open_books(prepared: Prepared, books: Books) -> Prepared:
-    """Writes down what must come before the first shard: contract, groups, quarantined files, marks taken back."""
+def _open_books(prepared: Prepared, options: RunOptions, books: Books) -> Prepared:
+    """Plans with the lease in hand and writes down what must come before the first shard: contract, groups, quarantined
+    files, marks taken back, replacements that a stopped run had begun (their old parts are gone: that is settled)."""
+    prepared = prepare(prepared.job, options.retry_quarantined, prepared.planned.contract)
     planned, state = prepared.planned, prepared.state
     books.lease.check()
     save_contract(state, planned.contract)
@@ -114,8 +113,9 @@ def _open_books(prepared: Prepared, books: Books) -> Prepared:
         state.delete(paths.quarantine_file(path))
         books.ledger.clear_file(path)
     for bad in planned.plan.bad_files:
-        write_bad_file(state, bad)
-        books.ledger.append_file(FileRecord(bad.file, bad.stage, bad.reason, books.run_id, time.time()))
+        quarantine_file(state, books.ledger, bad, books.run_id)
+    for intent in prepared.view.intents:
+        books.ledger.append_intent_done(intent)
     books.ledger.flush()
     success_files = prepared.job.sink.success_files
     done.unmark(prepared.sink, state, planned.plan.unfinished_partitions, success_files)
@@ -129,11 +129,14 @@ def _close_books(prepared: Prepared, books: Books, outcome: Outcome, result: Run
         return
     books.lease.check()
     books.ledger.flush()
+    remove_staged(prepared.state, books.lease.epoch)
+    if result.state != "done":
+        prepared.sink.abort_uploads()
+    books.clean = outcome.settled
     if result.state == "done":
         books.ledger.compact()
         _mark_done(prepared)
     write_report(prepared.state, result)
-    remove_staged(prepared.state, books.lease.epoch)
 
 
 def _mark_done(prepared: Prepared) -> None:

@@ -7,6 +7,7 @@ or could not beat for as long as a newcomer waits, has lost the lease and must s
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -86,10 +87,11 @@ class Lease:
 
     def check(self) -> None:
         """Raises LeaseLost when a later epoch exists or no beat succeeded for ``stale_s``; called before each grant
-        and each ledger flush. Raises TransientError when the state can't be listed just now."""
-        if self._lost is None:
-            self._look()
+        and each ledger flush."""
         silent_s = self._timing.clock() - self._beaten
+        if self._lost is None:
+            with contextlib.suppress(TransientError):  # nobody may take over while the last beat is fresh
+                self._look()
         if self._lost is None and silent_s > self._timing.stale_s:
             self._lost = f"the lease could not be renewed for {silent_s:.0f} s"
         if self._lost is not None:

@@ -16,6 +16,8 @@ import pyarrow as pa
 from ..artifacts.errors import LedgerFault
 from ..artifacts.storage import Folder
 from ..workers import paths
+from ..workers.quarantine import write_bad_file
+from ..workers.shard import BadRow
 from . import segments
 from .records import FileRecord, Intent, LedgerView, PartRecord
 
@@ -101,6 +103,12 @@ class Ledger:
             self._next = max(used, default=-1) + 1
         self.state.write(paths.segment(self.epoch, self._next, compacted), raw)
         self._next += 1
+
+
+def quarantine_file(state: Folder, ledger: Ledger, bad: BadRow, run_id: str) -> None:
+    """A source file that can't be used goes to quarantine as a whole, for people and in ``ledger`` (unflushed)."""
+    write_bad_file(state, bad)
+    ledger.append_file(FileRecord(bad.file, bad.stage, bad.reason, run_id, time.time()))
 
 
 def read_ledger(state: Folder) -> LedgerView:

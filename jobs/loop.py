@@ -12,25 +12,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 
-from ..artifacts.errors import ArtifactCorrupt, HeadraceError, SourceChanged, UsageError
+from ..artifacts.errors import HeadraceError, LeaseLost, SourceChanged, TransientError
 from ..workers.actor import Vitals
-from ..workers.quarantine import write_bad_file
-from ..workers.shard import BadRow, Grant, Staged, WorkerInfo, WorkerSpec
+from ..workers.shard import Grant, Staged, WorkerInfo, WorkerSpec
 from . import instructions as do
 from .cluster import Answer, Call, Cluster
 from .dispatch_state import CHECKING, GRANT_S, GRANTED, MARGIN_S
 from .dispatcher import Dispatcher
 from .lease import Lease
-from .ledger import Ledger
+from .ledger import Ledger, quarantine_file
 from .limits import BadRowLimit
 from .prepare import Prepared
-from .records import FileRecord, Intent, PartRecord, Plan
+from .records import Intent, PartRecord, Plan
 from .replacing import remove_parts
 from .takeover import published_part
 from .tally import Tally
 
 LOG = logging.getLogger("headrace")
 POLL_S = 0.2
+#: How long the ledger may be out of reach before the run ends.
+FLUSH_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,14 @@ class Loop:
     limit: BadRowLimit
     stop: Callable[[], int | None] = lambda: None
     look: Callable[[], None] = lambda: None  #: called a few times a second, for the display
-    quarantine_changed: bool = False  #: a file that changed under the reader goes to quarantine
     changed_files: set[str] = field(default_factory=set)  #: to be planned again
     failed: list[tuple[str, str]] = field(default_factory=list)
     vitals: dict[str, Vitals] = field(default_factory=dict)
     removed_parts: int = 0
     _staged: dict[tuple[int, int], Staged] = field(default_factory=dict)  #: by shard and attempt
     _fatal: HeadraceError | None = None
+    _settling: bool = False
+    _flush_failing_s: float | None = None
 
     def run(self) -> int | None:
         """Until every shard is done or given up. Returns the signal that ended it early, None otherwise.
@@ -91,7 +93,7 @@ class Loop:
 
     def settle(self) -> bool:
         """Ends early: nothing new is granted, grants that are out are waited for. False: one got no answer."""
-        self.dispatcher.aborted = True
+        self.dispatcher.aborted = self._settling = True
         until = time.monotonic() + GRANT_S + MARGIN_S
         while self.cluster.outstanding("publish") and time.monotonic() < until:
             for answer in self.cluster.answers(POLL_S):
@@ -112,13 +114,17 @@ class Loop:
         if call.kind == "probe":
             return self.dispatcher.probed(call.worker, call.shard, now_s)
         if call.kind == "publish":
-            visible = answer.value is True
-            if answer.error is not None:
-                LOG.warning("publishing failed on %s: %s", call.worker, answer.error)
-            return self.dispatcher.published(call.worker, call.shard, call.attempt, visible, now_s)
+            return self._published(answer, now_s)
         if call.kind == "vitals" and isinstance(answer.value, Vitals):
             self.vitals[call.worker] = answer.value
         return []
+
+    def _published(self, answer: Answer, now_s: float) -> list[do.Instruction]:
+        call = answer.call
+        if answer.error is not None:
+            LOG.warning("publishing failed on %s: %s", call.worker, answer.error)
+            return self.dispatcher.publish_unclear(call.worker, call.shard, call.attempt)
+        return self.dispatcher.published(call.worker, call.shard, call.attempt, answer.value is True, now_s)
 
     def _ready(self, worker: str, answer: Answer, now_s: float) -> list[do.Instruction]:
         info = answer.value
@@ -129,10 +135,11 @@ class Loop:
         return self.dispatcher.worker_ready(worker, now_s)
 
     def _lost(self, answer: Answer, now_s: float) -> list[do.Instruction]:
-        """An actor is gone. A worker that never got ready, or whose node went, leaves no shard to blame."""
+        """An actor is gone. A worker that never got ready, or whose node went, leaves no shard to blame. An error of
+        its model ends the run: the next worker would fail the same."""
         worker = answer.call.worker
         cause = answer.error if isinstance(answer.error, HeadraceError) else None
-        if isinstance(cause, (ArtifactCorrupt, UsageError)):
+        if cause is not None and not isinstance(cause, TransientError):
             self._fatal = cause
             return []
         info = self.tally.infos.get(worker)
@@ -148,6 +155,7 @@ class Loop:
         if isinstance(answer.error, SourceChanged):
             return self._changed(call, answer.error, now_s)
         if answer.error is not None:
+            self.tally.dropped(call.shard)
             LOG.warning("shard %s failed on %s: %s", self._shard_id(call.shard), call.worker, answer.error)
             return self.dispatcher.score_failed(call.worker, call.shard, call.attempt, _tell(answer.error), now_s)
         staged: Staged = answer.value
@@ -160,12 +168,8 @@ class Loop:
     def _changed(self, call: Call, error: SourceChanged, now_s: float) -> list[do.Instruction]:
         """A file is no longer the one that was planned: the driver plans it again once."""
         LOG.warning("%s", error)
-        for piece in self.context.plan.shards.shard(call.shard).pieces:
-            if piece.file.path != error.path:
-                continue
-            self.changed_files.add(piece.file.path)
-            if self.quarantine_changed:
-                self._quarantine_file(BadRow(piece.file, None, "read", "it changed while it was read, twice"))
+        self.changed_files.add(error.path)
+        self.tally.dropped(call.shard)
         return self.dispatcher.withdrawn(call.worker, call.shard, call.attempt, now_s)
 
     # -- instructions become deeds -----------------------------------------------------------------------------------
@@ -225,7 +229,8 @@ class Loop:
     def _(self, it: do.Commit) -> None:
         staged = self._staged.pop((it.shard, it.attempt))
         for bad in staged.bad_files:
-            self._quarantine_file(bad)
+            quarantine_file(self.context.prepared.state, self.context.ledger, bad, self.context.run_id)
+            self.tally.bad_files += 1
         if not staged.size_bytes:  # no file of it could be read: there is no part
             self.tally.dropped(it.shard)
             return
@@ -233,7 +238,8 @@ class Loop:
         self.context.ledger.append_part(record)
         self.tally.committed(it.worker, it.shard, record, staged.stats, time.monotonic())
         self.limit.add(staged.counts)
-        self.limit.check()
+        if not self._settling:
+            self.limit.check()
 
     @_do.register
     def _(self, it: do.CheckPart) -> None:
@@ -249,6 +255,7 @@ class Loop:
         ledger = self.context.ledger
         ledger.append_intent(Intent(self._intent(it.replacement), replacement.remove, new))
         ledger.flush()
+        self.context.lease.check()  # a driver that was frozen here must not remove what another has published
         prepared = self.context.prepared
         remove_parts(prepared.sink, prepared.state, ledger, prepared.view, replacement.remove)
         self.removed_parts += len(replacement.remove)
@@ -271,15 +278,22 @@ class Loop:
     # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        if self.context.ledger.flush_due(time.monotonic()):
+        """A store that does not answer just now is tried again at the next turn; the rows are kept meanwhile."""
+        now_s = time.monotonic()
+        if not self.context.ledger.flush_due(now_s):
+            self._flush_failing_s = None
+            return
+        try:
             self.context.lease.check()
             self.context.ledger.flush()
-
-    def _quarantine_file(self, bad: BadRow) -> None:
-        write_bad_file(self.context.prepared.state, bad)
-        record = FileRecord(bad.file, bad.stage, bad.reason, self.context.run_id, time.time())
-        self.context.ledger.append_file(record)
-        self.tally.bad_files += 1
+        except LeaseLost:
+            raise
+        except Exception as error:  # each store raises its own
+            self._flush_failing_s = self._flush_failing_s or now_s
+            if now_s - self._flush_failing_s > FLUSH_PATIENCE_S:
+                raise
+            LOG.warning("the ledger could not be written, trying again: %s", error)
+            time.sleep(POLL_S)
 
     def _shard_id(self, shard: int) -> str:
         return self.context.plan.shards.ids[shard]

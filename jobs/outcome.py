@@ -36,16 +36,16 @@ class Outcome:
     def state(self) -> RunState:
         if self.signal_number is not None:
             return "interrupted"
-        return "failed" if self.error or self.failed else "done"
+        return "failed" if self.error or self.failed or self.changed_files else "done"
 
-    def then(self, second: Outcome) -> Outcome:
-        """This pass followed by another over what was planned again."""
+    def then(self, second: Outcome, bad_files: int) -> Outcome:
+        """This pass followed by another over what was planned again, which found ``bad_files`` more."""
         return dataclasses.replace(
             second,
             shards=self.shards + second.shards,
             workers=self.workers + second.workers,
             failed=self.failed + second.failed,
-            bad_files=self.bad_files + second.bad_files,
+            bad_files=self.bad_files + second.bad_files + bad_files,
             removed_parts=self.removed_parts + second.removed_parts,
             start_s=self.start_s + second.start_s,
             score_s=self.score_s + second.score_s,
@@ -86,7 +86,7 @@ class Outcome:
             return self.error.exit_code
         if self.signal_number is not None:
             return 128 + self.signal_number
-        if self.failed:
+        if self.state == "failed":
             return 1
         return 3 if quarantined else 0
 

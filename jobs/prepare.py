@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from ..artifacts.storage import Folder
 from ..workers.footer import Footer
 from ..workers.schema import check_names
 from ..workers.shard import FileIdentity
-from .contract import load_contract
+from .contract import Contract, load_contract
 from .groups import load_groups
 from .ledger import read_ledger
 from .planner import PlannedJob, make_plan
@@ -33,15 +34,17 @@ class Prepared:
     view: LedgerView
     planned: PlannedJob
 
-    def is_current(self, footer: Footer, shard_id: str, partition: str) -> bool:
+    def is_current(self, footer: Footer) -> bool:
         """Whether a part found in the sink is one that this job would make of the files as they are now."""
         return footer.fingerprint == self.planned.score.fingerprint and all(
             self.listed.get(piece.file.path) == piece.file for piece in footer.pieces
         )
 
 
-def prepare(job: Job, retry_quarantined: bool = False) -> Prepared:
-    """Raises UsageError and its kinds, ArtifactCorrupt, LimitExceeded for a half-empty listing."""
+def prepare(job: Job, retry_quarantined: bool = False, earlier: Contract | None = None) -> Prepared:
+    """``earlier`` is the contract of a plan made just before: what it learned of the files is not read again.
+
+    Raises UsageError and its kinds, ArtifactCorrupt, LimitExceeded for a half-empty listing."""
     bundle = open_bundle(job.artifact, job.artifact_options)
     variant = choose_variant(bundle.content.variants, this_cpu(), job.pinned_variant())
     sink_folder = Folder(job.sink.path, job.sink.storage_options)
@@ -50,6 +53,8 @@ def prepare(job: Job, retry_quarantined: bool = False) -> Prepared:
     listing = list_source(job.source.paths(), job.source.storage_options)
     view = read_ledger(state)
     groups, contract = load_groups(state), load_contract(state)
+    if earlier is not None:
+        contract = earlier if contract is None else dataclasses.replace(contract, known=earlier.known)
     planned = make_plan(job, bundle, variant, listing, view, groups, contract, retry_quarantined)
     check_names(planned.score, bundle.content)
     return Prepared(job, bundle, variant, sink_folder, state, listing.by_path, view, planned)

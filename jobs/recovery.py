@@ -17,7 +17,7 @@ from .records import LedgerView, PartRecord
 from .replacing import prune_folders
 from .scan import FoundPart, Scan, is_whole, quarantined_rows, record_of, same_work, scan
 
-IsCurrent = Callable[[Footer, str, str], bool]  #: footer, shard id, partition: would the present plan make this part?
+IsCurrent = Callable[[Footer], bool]  #: would the present plan make this part?
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,17 @@ class Recovered:
     intents: tuple[str, ...]  #: replacements that were finished
 
 
-def recover(sink: Folder, state: Folder, ledger: Ledger, view: LedgerView, is_current: IsCurrent) -> Recovered:
+def recover(
+    sink: Folder,
+    state: Folder,
+    ledger: Ledger,
+    view: LedgerView,
+    is_current: IsCurrent,
+    check: Callable[[], None] = lambda: None,
+) -> Recovered:
     """Brings sink, ``ledger`` and ``view`` together; call it once every earlier grant has run out.
+
+    ``check`` raises when the lease is lost: it is called after the long look and before the first deletion.
 
     ``view`` is read anew first, in place: the earlier holder may have written since it was read.
 
@@ -44,22 +53,22 @@ def recover(sink: Folder, state: Folder, ledger: Ledger, view: LedgerView, is_cu
     found, quarantined = scan(sink), quarantined_rows(state)
 
     def stays(part: FoundPart, known: bool) -> bool:
-        return is_whole(part, quarantined) and (known or is_current(part.footer, part.shard_id, part.partition))
+        return is_whole(part, quarantined) and (known or is_current(part.footer))
 
     kept, adopted, doomed = _sort(found, view, stays, ledger.epoch)
     removed = [*(part.key for part in doomed), *found.torn]
+    check()
     sink.delete_many(removed)
     missing = [shard_id for shard_id in view.parts if shard_id not in kept]
     for shard_id in missing:
-        ledger.append_removed(shard_id)
         del view.parts[shard_id]
     for record in adopted:
-        ledger.append_part(record)
         view.parts[record.shard_id] = record
-    finished = _finish_intents(ledger, view)
+    finished = tuple(view.intents)
+    view.intents.clear()
     sweep(state, ledger.epoch, set(kept))
     prune_folders(sink, {key.rpartition("/")[0] for key in removed})
-    ledger.compact()
+    ledger.replace(view)
     had_part = {part.shard_id for part in doomed}
     lost = tuple(shard_id for shard_id in missing if shard_id not in had_part)
     return Recovered(tuple(adopted), tuple(removed), lost, found.foreign, finished)
@@ -94,14 +103,6 @@ def _sort(
 def _known(view: LedgerView, part: FoundPart) -> bool:
     record = view.parts.get(part.shard_id)
     return record is not None and same_work(record, part)
-
-
-def _finish_intents(ledger: Ledger, view: LedgerView) -> tuple[str, ...]:
-    finished = tuple(view.intents)
-    for intent_id in finished:
-        ledger.append_intent_done(intent_id)
-    view.intents.clear()
-    return finished
 
 
 def sweep(state: Folder, epoch: int, shards: set[str]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
-from ..artifacts.errors import HeadraceError, UsageError
+from ..artifacts.errors import HeadraceError, UsageError, one_line
 from ..artifacts.hardware import available_cpus
 from ..artifacts.storage import Folder
 from ..workers.shard import WorkerSpec
@@ -66,46 +66,55 @@ class Session:
         looks = _Looks(self.prepared.state, tally, options.display)
         looks.now("starting")
         cluster = Cluster(options.address)
+        loop: Loop | None = None
         signal_number, error, settled = None, None, True
         with _Signals() as stop, _quiet_stdout(), contextlib.closing(cluster):
-            where = cluster.connect()
-            stop.install()
-            LOG.info("run %s: %d shards on %s", self.run_id, len(plan.shards), where)
-            loop = self._loop(cluster, tally)
-            loop.stop, loop.look, loop.quarantine_changed = stop, looks.maybe, last_try
             try:
-                cluster.ship(self.prepared.bundle, self.prepared.variant.name)
+                if len(plan.shards):
+                    where = cluster.connect()
+                    stop.install()
+                    LOG.info("run %s: %d shards on %s", self.run_id, len(plan.shards), where)
+                    cluster.ship(self.prepared.bundle, self.prepared.variant.name)
+                loop = self._loop(cluster, tally, last_try)
+                loop.stop, loop.look = stop, looks.maybe
                 signal_number = loop.run()
             except HeadraceError as raised:
                 error = raised
-            if error is not None or signal_number is not None:
+            except Exception as raised:
+                LOG.error("unexpected error", exc_info=raised)
+                error = HeadraceError(f"{type(raised).__name__}: {one_line(raised)}", "see the run's log")
+                error.__cause__ = raised
+            if loop is not None and (error is not None or signal_number is not None):
+                looks.now("draining")
                 settled = loop.settle()
-        outcome = dataclasses.replace(
-            outcome_of(tally, loop.vitals, began_s),
-            failed=tuple(loop.failed),
-            changed_files=frozenset(loop.changed_files),
-            removed_parts=loop.removed_parts,
-            signal_number=signal_number,
-            settled=settled,
-            error=error,
-        )
+            cluster.kill_all()
+        outcome = outcome_of(tally, loop.vitals if loop else {}, began_s)
+        if loop is not None:
+            outcome = dataclasses.replace(
+                outcome,
+                failed=tuple(loop.failed),
+                changed_files=frozenset(loop.changed_files),
+                removed_parts=loop.removed_parts,
+            )
+        outcome = dataclasses.replace(outcome, signal_number=signal_number, settled=settled, error=error)
         looks.now(outcome.state)
         return outcome
 
-    def _loop(self, cluster: Cluster, tally: Tally) -> Loop:
+    def _loop(self, cluster: Cluster, tally: Tally, last_try: bool) -> Loop:
         job, plan = self.prepared.job, self.prepared.planned.plan
         pools = self._pools(cluster)
         sizes = {name: pool.workers for name, pool in pools.items()}
         dispatcher = Dispatcher(plan.shards.rows, sizes, plan.replacements, job.limits.max_attempts)
         cpus = {name: pool.num_cpus for name, pool in pools.items()}
-        return Loop(self._context(), dispatcher, cluster, cpus, tally, BadRowLimit(job.limits.max_bad_rows))
+        return Loop(self._context(last_try), dispatcher, cluster, cpus, tally, BadRowLimit(job.limits.max_bad_rows))
 
-    def _context(self) -> RunContext:
+    def _context(self, last_try: bool) -> RunContext:
         prepared = self.prepared
         spec = WorkerSpec(
             score=prepared.planned.score,
             variant=prepared.variant.name,
             threads=1,
+            last_try=last_try,
             sink_url=prepared.sink.url,
             state_url=prepared.state.url,
             sink_options=prepared.job.sink.storage_options,
@@ -115,6 +124,8 @@ class Session:
 
     def _pools(self, cluster: Cluster) -> dict[str, PoolSize]:
         """Workers per pool. ``auto`` shares the cluster's CPUs out; a pool that can't run at all is a usage error."""
+        if not len(self.prepared.planned.plan.shards):
+            return {}
         total = cluster.resources().get("CPU", 0.0) or float(available_cpus())
         sizes = {}
         for name, pool in self.prepared.job.pools.items():
@@ -156,7 +167,10 @@ class _Looks:
 
     def _write(self, progress: Progress) -> None:
         self._written_s = time.monotonic()
-        write_progress(self._state, progress)
+        try:
+            write_progress(self._state, progress)
+        except Exception as error:  # noqa: BLE001 - each store raises its own, and a look must never end a run
+            LOG.debug("the progress could not be written: %s", error)
 
 
 class _Signals:

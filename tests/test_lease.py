@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from s3_server import S3
 
-from headrace.artifacts.errors import LeaseLost, SinkError, SinkHeld, TransientError
+from headrace.artifacts.errors import LeaseLost, SinkError, SinkHeld
 from headrace.artifacts.storage import Folder
 from headrace.jobs.lease import Lease, probe_create, read_lease, unlock
 from headrace.jobs.leasefile import LeaseInfo, epochs
@@ -212,18 +212,23 @@ def test_a_holder_that_can_not_beat_has_lost(local: Folder) -> None:
         holder.check()
 
 
-def test_a_state_that_can_not_be_listed_is_transient(local: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    holder = Lease.acquire(local, "run-1", beat_s=0.01)
+def test_a_state_that_can_not_be_listed_is_borne_while_nobody_may_take_over(
+    local: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    holder = Lease.acquire(local, "run-1", beat_s=0.01, stale_s=30, clock=clock)
 
     def fail(self: Folder, prefix: str = "") -> list[object]:
         raise ConnectionError("no route to host")
 
     with monkeypatch.context() as patch:
         patch.setattr(Folder, "list", fail)
-        with pytest.raises(TransientError, match="no route to host"):
-            holder.check()
+        holder.check()
         time.sleep(0.05)
         assert holder._thread.is_alive()
+        clock.now += 31
+        with pytest.raises(LeaseLost, match="could not be renewed for 31 s"):
+            holder.check()
         holder.release()  # can't, and says so in the log only
     info = read_lease(local)
     assert info is not None

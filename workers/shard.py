@@ -102,6 +102,7 @@ class WorkerSpec:
     state_url: str
     sink_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     source_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    last_try: bool = False  #: a file that changed under the reader is bad; otherwise it is planned again
 
 
 @dataclass(frozen=True, slots=True)
