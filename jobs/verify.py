@@ -17,6 +17,10 @@ from .records import LedgerView, PartRecord
 from .repair import Repaired, repair
 from .scan import FoundPart, Scan, is_whole, quarantined_rows, scan
 
+#: Parts that the ledger does not know, or knew before they were written over.
+_PUBLISHED = ("unknown-part", "other-pieces", "other-counts")
+_QUARANTINE = ("quarantine-missing", "quarantine-count", "quarantine-orphan")
+
 __all__ = ["Fault", "Repaired", "VerifyReport", "repair", "verify"]
 
 
@@ -36,7 +40,6 @@ class VerifyReport:
 
     parts: int
     rows: int
-    rows_by_part: dict[str, int]  #: by key
     rows_by_partition: dict[str, int]
     counts: Counts
     duplicate_rows: int
@@ -54,8 +57,8 @@ class VerifyReport:
 def verify(sink: Folder, state: Folder) -> VerifyReport:
     """Reads every part's footer and the ledger, writes nothing.
 
-    While a run is under way its latest parts are not in the ledger yet and those it replaces may be gone: these are
-    no faults then. Raises LedgerFault where a ledger segment can't be read.
+    While a run is under way its latest parts are not in the ledger yet, nor those it wrote over, and those it replaces
+    may be gone: these are no faults then. Raises LedgerFault where a ledger segment can't be read.
     """
     running = _running(state)
     view = read_ledger(state)
@@ -65,20 +68,22 @@ def verify(sink: Folder, state: Folder) -> VerifyReport:
     for one in twice:
         detail = f"{one.rows} rows from row {one.first_row} are in shards {one.a} and {one.b}"
         faults.append(Fault("duplicate-rows", one.path, detail))
-    passing = {fault for fault in faults if running is not None and _passes(fault, view)}
+    passing: set[Fault] = set()
+    if running is not None and faults:
+        later = read_ledger(state)  # what the run wrote since explains what the scan found
+        passing = {fault for fault in faults if _passes(fault, view, later)}
     by_partition: Counter[str] = Counter()
     for part in found.parts:
         by_partition[part.partition] += part.rows
     return VerifyReport(
         parts=len(found.parts),
         rows=sum(part.rows for part in found.parts),
-        rows_by_part={part.key: part.rows for part in found.parts},
         rows_by_partition=dict(by_partition),
         counts=_sum(found.parts),
         duplicate_rows=sum(one.rows for one in twice),
         bad_files=len(view.bad_files),
         foreign=found.foreign,
-        uncommitted=sum(fault.kind == "unknown-part" for fault in passing),
+        uncommitted=sum(fault.kind in _PUBLISHED for fault in passing),
         running=running,
         faults=tuple(fault for fault in faults if fault not in passing),
     )
@@ -89,10 +94,16 @@ def _running(state: Folder) -> LeaseInfo | None:
     return lease if lease is not None and lease.state == "held" and not is_gone(lease.owner) else None
 
 
-def _passes(fault: Fault, view: LedgerView) -> bool:
-    """What a run under way explains."""
-    replaced = {paths.shard_of_part(fault.subject)} & {i for intent in view.intents.values() for i in intent.remove}
-    return fault.kind in ("unknown-part", "quarantine-orphan") or (fault.kind == "missing-part" and bool(replaced))
+def _passes(fault: Fault, before: LedgerView, after: LedgerView) -> bool:
+    """What a run under way explains, given the ledger as it was before and after the scan.
+
+    A part's quarantined rows and the part itself are two files, so a shard done again may be seen between the two.
+    """
+    if fault.kind != "missing-part":
+        return fault.kind in _PUBLISHED or fault.kind in _QUARANTINE
+    shard_id = paths.shard_of_part(fault.subject) or ""
+    replaced = {one for view in (before, after) for intent in view.intents.values() for one in intent.remove}
+    return shard_id in replaced or after.parts.get(shard_id) != before.parts.get(shard_id)
 
 
 def _sink_faults(found: Scan, view: LedgerView) -> Iterator[Fault]:

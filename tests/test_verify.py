@@ -13,10 +13,12 @@ from s3_server import S3
 
 from headrace.artifacts.errors import LedgerFault, SinkHeld
 from headrace.artifacts.storage import Folder
+from headrace.jobs import verify as verifying
 from headrace.jobs.groups import load_groups, save_groups
 from headrace.jobs.lease import Lease, read_lease
 from headrace.jobs.ledger import Ledger, list_segments, read_ledger
 from headrace.jobs.records import FileRecord, Group, Intent, PartRecord
+from headrace.jobs.scan import Scan, scan
 from headrace.jobs.verify import VerifyReport, repair, verify
 from headrace.workers import paths
 from headrace.workers.quarantine import write_bad_file
@@ -77,7 +79,7 @@ def test_an_empty_sink(lake: Lake) -> None:
 
 
 def test_all_is_well(lake: Lake) -> None:
-    made = _some(lake)
+    _some(lake)
     ledger = Ledger(lake.state, 1)
     ledger.append_file(BAD)
     ledger.flush()
@@ -86,7 +88,6 @@ def test_all_is_well(lake: Lake) -> None:
     assert report.faults == ()
     assert (report.parts, report.rows, report.duplicate_rows, report.bad_files) == (3, 13, 0, 1)
     assert report.counts == Counts(15, 13, 2, 0)
-    assert report.rows_by_part == {made[0].key: 4, made[1].key: 4, made[2].key: 5}
     assert report.rows_by_partition == {"m=1": 8, "m=2": 5}
     assert report.foreign == ("notes.txt",)
     if lake.sink.is_local:
@@ -182,6 +183,36 @@ def test_while_a_run_is_under_way(local: Lake) -> None:
     kinds = [kind for kind, _ in local.faults()]
     assert sorted(kinds) == ["missing-part", "missing-part", "quarantine-orphan", "quarantine-orphan", "unknown-part"]
     assert ("unknown-part", new.key) in local.faults()
+
+
+def test_parts_written_over_by_a_run_under_way(local: Lake) -> None:
+    """Published under their old ids, with other rows in quarantine, and not yet in the ledger."""
+    a, b, c = _some(local)
+    with Lease.acquire(local.state, "run-2", beat_s=60):
+        publish(local.sink, local.state, replace(a, pieces=(piece("a", 0, 4, "v2"),)))
+        publish(local.sink, local.state, replace(c, counts=Counts(5, 4, 1, 0)))
+        local.state.delete(paths.quarantine_rows(b.shard_id))  # no bad rows any more; its part comes a moment later
+        report = local.verify()
+        assert (report.faults, report.uncommitted) == ((), 2)
+        local.sink.write(a.key, b"torn")  # no run does that
+        assert local.faults() == [("torn-part", a.key)]
+    assert {kind for kind, _ in local.faults()} == {"torn-part", "other-counts", "quarantine-missing"}
+
+
+def test_a_part_replaced_between_ledger_and_scan(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger was read before the run wrote its intent, the folder was listed after the old part went."""
+    a, *_ = _some(local)
+    with Lease.acquire(local.state, "run-2", beat_s=60) as lease:
+
+        def late(sink: Folder) -> Scan:
+            ledger = Ledger(local.state, lease.epoch)
+            ledger.append_intent(Intent("2-0", (a.shard_id,), ()))
+            ledger.flush()
+            sink.delete(a.key)
+            return scan(sink)
+
+        monkeypatch.setattr(verifying, "scan", late)
+        assert verify(local.sink, local.state).faults == ()
 
 
 def test_a_ledger_that_can_not_be_read_is_a_fault(local: Lake) -> None:
