@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NoReturn
 
@@ -35,7 +33,6 @@ class Bundle:
 
     folder: Folder
     manifest: Manifest
-    raw: bytes = field(repr=False)  #: ``manifest.json`` as it was read
 
     @property
     def content(self) -> Content:
@@ -75,15 +72,6 @@ class Bundle:
             told = f"expected {expected.sha256} ({expected.size_bytes} bytes)"
             raise _corrupt(f"{path} {told}, found {found.hexdigest()} ({size_bytes} bytes)", self.folder.url)
 
-    def fetch(self, variant: str, folder: Path) -> None:
-        """Copies what ``variant`` needs to a local folder, each file under its name only once its hash was right.
-
-        ``manifest.json`` comes last, so the folder opens as a bundle (whose other variants are absent).
-        """
-        for file in self.files_of(variant):
-            _write(folder / file.path, self.chunks(file.path))
-        _write(folder / MANIFEST_NAME, iter([self.raw]))
-
     def verify(self) -> None:
         """Reads every file. Raises ArtifactCorrupt naming the first that is missing or changed."""
         for file in self.content.files:
@@ -115,7 +103,7 @@ def open_bundle(url: str, options: Mapping[str, Any] | None = None) -> Bundle:
     folder = Folder(url, options or {})
     with _storage_errors(url):
         raw = _read_manifest(folder)
-    return Bundle(folder, _checked(raw, url), raw)
+    return Bundle(folder, _checked(raw, url))
 
 
 def seal_bundle(folder: Path, content: Content, report: Report) -> Manifest:
@@ -224,18 +212,6 @@ def _corrupt(what: str, url: str) -> ArtifactCorrupt:
 def _encoded(value: object) -> bytes:
     text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
     return f"{text}\n".encode()
-
-
-def _write(path: Path, blocks: Iterator[bytes]) -> None:
-    """Renamed into place after the last block: ``blocks`` may raise at its end."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with temporary.open("wb") as out:
-            out.writelines(blocks)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -175,25 +175,6 @@ def test_a_path_that_leads_out_is_refused(folder: Path) -> None:
             open_bundle(str(copy))
 
 
-def test_fetch_copies_one_variant_and_opens(folder: Path, tmp_path: Path) -> None:
-    bundle = open_bundle(str(folder))
-    bundle.fetch("cpu-fp32", tmp_path / "copy")
-    copied = {
-        path.relative_to(tmp_path / "copy").as_posix() for path in (tmp_path / "copy").rglob("*") if path.is_file()
-    }
-    assert copied == {"manifest.json", "tokenizer.json", "cpu-fp32/model.onnx", "cpu-fp32/model.onnx_data"}
-    again = open_bundle(str(tmp_path / "copy"))
-    assert again.digest == bundle.digest
-    assert again.read("cpu-fp32/model.onnx") == FILES["cpu-fp32/model.onnx"]
-
-
-def test_fetch_leaves_nothing_corrupt_behind(folder: Path, tmp_path: Path) -> None:
-    (folder / "cpu-fp32/model.onnx").write_bytes(b"other")
-    with pytest.raises(ArtifactCorrupt):
-        open_bundle(str(folder)).fetch("cpu-fp32", tmp_path / "copy")
-    assert [path.name for path in (tmp_path / "copy").rglob("*") if path.is_file()] == ["tokenizer.json"]
-
-
 def test_an_artifact_behind_a_url(folder: Path) -> None:
     url = f"memory://{uuid.uuid4().hex}/models/tiny"
     fsspec.filesystem("memory").put(str(folder), url, recursive=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +16,9 @@ import results
 from runs import JobFile, headrace, sentences
 
 from headrace.artifacts.storage import Folder
-from headrace.jobs.planning import plan_shown
+from headrace.jobs import facts
+from headrace.jobs.footers import FileFooter, read_footers
+from headrace.jobs.plan_text import plan_shown
 from headrace.jobs.preview import preview, table_lines
 from headrace.jobs.records import Plan, Replacement, ShardColumns
 from headrace.jobs.report import write_report
@@ -108,6 +112,29 @@ def test_a_preview_of_more_rows_than_there_are(job: JobFile) -> None:
     table = preview(load_job(job.path), 1000)
     assert len(table) == 302 and table["label"].to_pylist()[-2:] == [None, None]
     assert len(preview(load_job(job.path, where="id < 0"), 10)) == 0
+
+
+def many_files(folder: Path, files: int) -> None:
+    """Three rows each, their ids in the order of the names."""
+    for number in range(files):
+        ids = [3 * number + row for row in range(3)]
+        pq.write_table(pa.table({"id": ids, "body": sentences(3, seed=number)}), folder / f"f{number:03}.parquet")
+
+
+def test_a_preview_looks_at_few_files(job: JobFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    many_files(tmp_path / "in", 150)
+    looked: list[int] = []
+
+    def counted(files: Sequence[FileIdentity], *rest: Any) -> Iterator[FileFooter | BadRow]:
+        looked.append(len(files))
+        return read_footers(files, *rest)
+
+    monkeypatch.setattr(facts, "read_footers", counted)
+    (tmp_path / "in" / "a.parquet").unlink()
+    assert preview(load_job(job.path), 10)["id"].to_pylist() == list(range(10))
+    assert sum(looked) == 64  # one chunk
+    found = preview(load_job(job.path, where="id IN (7, 107, 207, 307, 407)"), 10)
+    assert found["id"].to_pylist() == [7, 107, 207, 307, 407]
 
 
 def test_preview_and_plan_on_the_command_line(job: JobFile) -> None:

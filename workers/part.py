@@ -17,7 +17,7 @@ class PartWriter:
     """Holds at most one row group. Either ``close`` or ``abort`` ends it; the file stays open."""
 
     def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
-        self._schema = schema
+        self.schema = schema
         self._writer = pq.ParquetWriter(file, schema, compression="zstd")
         self._pending: list[pa.Table] = []
         self._pending_rows = 0

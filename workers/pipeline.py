@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..artifacts.errors import HeadraceError
+from ..artifacts.errors import HeadraceError, SourceChanged
 from ..artifacts.hardware import this_cpu
 from ..artifacts.manifest import digest_of
 from .footer import Footer, runtime_versions
@@ -15,7 +15,7 @@ from .part import PartWriter
 from .reader import Window, read_windows
 from .schema import output_schema
 from .scorer import BatchFailed, Scorer
-from .shard import BadRow, Batching, Counts, Piece, Shard, ShardStats, Staged, Timings, WorkerSpec
+from .shard import BadRow, Batching, Counts, FileIdentity, Piece, Shard, ShardStats, Staged, Timings, WorkerSpec
 from .staging import Stager
 from .window import Excluded, Tally, score_window
 
@@ -48,7 +48,7 @@ def score_shard(
     out and told in ``bad_files``: the part is the one of a shard without it. A batch that the model can't do sends the
     whole shard through again row by row.
 
-    Raises SourceChanged, TransientError, and HeadraceError where the rows do not add up.
+    Raises SourceChanged unless this is the last try, TransientError, and HeadraceError where the rows do not add up.
     """
     started = time.perf_counter()
     job = _Job(shard, attempt, epoch, spec, scorer, stager, excluded)
@@ -63,6 +63,12 @@ def score_shard(
             bad_files.append(BadRow(error.file, None, "read", error.reason))
             pieces = tuple(piece for piece in pieces if piece.file != error.file)
             batching = spec.score.batching  # the batch that failed may have been that file's
+        except SourceChanged as error:
+            if not spec.last_try:
+                raise
+            bad_files += [BadRow(f, None, "read", "it changed while it was read, twice") for f in _files(pieces, error)]
+            pieces = tuple(piece for piece in pieces if piece.file.path != error.path)
+            batching = spec.score.batching
         else:
             timings = replace(staged.stats.timings, wall_s=time.perf_counter() - started)
             return replace(staged, bad_files=tuple(bad_files), stats=replace(staged.stats, timings=timings))
@@ -70,6 +76,10 @@ def score_shard(
     return Staged(
         shard.id, attempt, 0, Counts(), ShardStats(timings=wall), batching, time.monotonic(), bad_files=tuple(bad_files)
     )
+
+
+def _files(pieces: tuple[Piece, ...], error: SourceChanged) -> list[FileIdentity]:
+    return list(dict.fromkeys(piece.file for piece in pieces if piece.file.path == error.path))
 
 
 def probe_rows(
@@ -80,10 +90,10 @@ def probe_rows(
     It narrows down a shard that kills its worker: coming back at all is the answer, so a file that can't be read is
     fine here.
     """
-    tally = Tally()
+    tally, schema = Tally(), output_schema(spec.score, scorer.content)
     try:
         for window in read_windows(_cut(shard.pieces, first, last), shard.partition, spec.score, spec.source_options):
-            score_window(window, spec.score, scorer, "row", excluded, tally)
+            score_window(window, spec.score, scorer, schema, "row", excluded, tally)
     except UnreadableFile:
         return tally.rows_in
     return tally.rows_in
@@ -115,7 +125,7 @@ def _stage(job: _Job, pieces: tuple[Piece, ...], batching: Batching) -> Staged:
 def _fill(job: _Job, pieces: tuple[Piece, ...], batching: Batching, writer: PartWriter) -> Staged:
     tally = Tally()
     for window in _timed(read_windows(pieces, job.shard.partition, job.spec.score, job.spec.source_options), tally):
-        table = score_window(window, job.spec.score, job.scorer, batching, job.excluded, tally)
+        table = score_window(window, job.spec.score, job.scorer, writer.schema, batching, job.excluded, tally)
         with tally.timed("write_s"):
             writer.write(table)
     counts = tally.counts(writer.rows)

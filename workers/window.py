@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from .reader import Window
-from .schema import output_schema
 from .scorer import Scorer, WindowAnswers
 from .shard import BadRow, Batching, Counts, ScoreSpec, ShardStats, Timings
 from .text import Mask, hash_text
@@ -64,9 +63,16 @@ class Tally:
 
 
 def score_window(
-    window: Window, score: ScoreSpec, scorer: Scorer, batching: Batching, excluded: Excluded, tally: Tally
+    window: Window,
+    score: ScoreSpec,
+    scorer: Scorer,
+    schema: pa.Schema,
+    batching: Batching,
+    excluded: Excluded,
+    tally: Tally,
 ) -> pa.Table:
-    """The output rows of ``window``, with the part's schema. What drops out is told to ``tally``.
+    """The output rows of ``window`` with the part's ``schema``, which is ``output_schema``'s. What drops out is told to
+    ``tally``.
 
     Raises BatchFailed in mode ``budget``.
     """
@@ -83,7 +89,8 @@ def score_window(
     started = time.perf_counter()
     out = wanted.copy()
     out[list(bad)] = False
-    table = _table(window, score, scorer, _Placed(found, asked), out)
+    columns = _columns(window, score, scorer, _Placed(found, asked), out)
+    table = pa.Table.from_arrays(columns, schema=schema)
     tally.scored(found)
     tally.spent("postprocess_s", time.perf_counter() - started)
     tally.rows_in += len(window)
@@ -102,7 +109,7 @@ class _Placed:
     asked: Mask
 
 
-def _table(window: Window, score: ScoreSpec, scorer: Scorer, placed: _Placed, out: Mask) -> pa.Table:
+def _columns(window: Window, score: ScoreSpec, scorer: Scorer, placed: _Placed, out: Mask) -> list[pa.Array]:
     """Only the rows that are ``out``; those that were not asked have null predictions."""
     given, answered = placed.asked[out], out[placed.asked]
     answers = np.zeros((len(given), scorer.task.width), dtype=np.float32)
@@ -111,14 +118,13 @@ def _table(window: Window, score: ScoreSpec, scorer: Scorer, placed: _Placed, ou
     n_tokens[given] = placed.found.n_tokens[answered]
     truncated = np.zeros(len(given), dtype=np.bool_)
     truncated[given] = placed.found.truncated[answered]
-    columns = [
+    return [
         *(column.filter(pa.array(out)) for column in window.kept(score)),
         *scorer.task.columns(answers, given),
         pa.repeat(pa.scalar(score.model), len(given)),
         pa.array(n_tokens, mask=~given),
         pa.array(truncated),
     ]
-    return pa.Table.from_arrays(columns, schema=output_schema(score, scorer.content))
 
 
 def _bad_rows(window: Window, score: ScoreSpec, excluded: Excluded) -> dict[int, BadRow]:
