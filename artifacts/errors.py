@@ -11,11 +11,9 @@
     ├── ArtifactCorrupt           exit 1   a hash does not match
     ├── CompileError              exit 1   export, parity or quantization failed
     ├── LimitExceeded             exit 1   too many bad rows
-    ├── ShardFailed               exit 1   a shard used up its attempts
     ├── LedgerFault               exit 1   what `verify` found
     ├── SinkHeld                  exit 75  another run holds the sink
     ├── LeaseLost                 exit 75  a later epoch exists: this run must stop
-    ├── Interrupted               exit 130 / 143
     ├── TransientError            exit 1   trying again may help (storage, network)
     └── BadInput                  exit 1   a file or row that can't be scored; goes to quarantine
         ├── BadFile
@@ -23,6 +21,8 @@
 """
 
 from __future__ import annotations
+
+_LONGEST = 500
 
 
 class HeadraceError(Exception):
@@ -74,10 +74,6 @@ class LimitExceeded(HeadraceError):
     pass
 
 
-class ShardFailed(HeadraceError):
-    pass
-
-
 class LedgerFault(HeadraceError):
     pass
 
@@ -88,18 +84,6 @@ class SinkHeld(HeadraceError):
 
 class LeaseLost(HeadraceError):
     exit_code = 75
-
-
-class Interrupted(HeadraceError):
-    """``signal_number`` 2 exits 130, 15 exits 143."""
-
-    def __init__(self, message: str, hint: str | None = None, signal_number: int = 2) -> None:
-        super().__init__(message, hint)
-        self.signal_number = signal_number
-        self.exit_code = 128 + signal_number
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.message, self.hint, self.signal_number)
 
 
 class TransientError(HeadraceError):
@@ -124,9 +108,7 @@ class BadFile(BadInput):
 class SourceChanged(BadInput):
     """``path`` is the file that is another one now."""
 
-    def __init__(self, message: str, hint: str | None = None, path: str = "") -> None:
-        super().__init__(message, hint)
-        self.path = path
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.message, self.hint, self.path)
+def one_line(error: BaseException) -> str:
+    """Another library's error in one line of ours, its type first: such messages may run over many."""
+    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")[:_LONGEST]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.core import url_to_fs
 
-from ..artifacts.errors import TransientError
+from ..artifacts.errors import TransientError, one_line
 from ..workers.shard import BadRow, FileIdentity
 from .where_prune import ColumnStats
 
@@ -69,7 +69,7 @@ def parse_footer(tail: bytes, stats_of: Collection[str] = ()) -> FileFooter:
         metadata = pq.read_metadata(pa.BufferReader(tail))
         schema = metadata.schema.to_arrow_schema()
     except (pa.ArrowException, OSError) as error:
-        raise NotParquet(" ".join(f"not a whole Parquet file: {error}".split())[:500]) from error
+        raise NotParquet(f"not a whole Parquet file: {one_line(error)}") from error
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     return FileFooter(
         tuple(schema.names),

@@ -69,7 +69,7 @@ def run_guarded(command: str, *arguments: Any) -> int:
         code, told = error.exit_code, {"error": error.message, "hint": error.hint}
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        code, told = INTERRUPTED, {"error": "interrupted", "hint": None}
     except Exception as error:  # noqa: BLE001  the last resort of the command line
         message = f"{type(error).__name__}: {error}"
         _print_error(message, None if SETTINGS.verbose else "run the same command with --verbose to see the traceback")

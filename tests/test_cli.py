@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.artifacts.errors import HeadraceError, Interrupted, SinkHeld, UsageError
+from headrace.artifacts.errors import HeadraceError, SinkHeld, UsageError
 from headrace.artifacts.storage import Folder
 from headrace.jobs import commands, guard
 from headrace.jobs.lease import Lease
@@ -43,7 +43,6 @@ def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
         (HeadraceError("it broke", "mend it"), 1),
         (UsageError("it broke", "mend it"), 2),
         (SinkHeld("it broke", "mend it"), 75),
-        (Interrupted("it broke", "mend it", 15), 143),
     ],
 )
 def test_an_error_is_two_lines_and_an_exit_code(
@@ -78,6 +77,12 @@ def test_json_tells_errors_on_stdout_too(monkeypatch: pytest.MonkeyPatch, capsys
     guard.SETTINGS.as_json = True
     assert raising(monkeypatch, UsageError("it broke", "mend it")) == 2
     assert json.loads(capsys.readouterr().out) == {"error": "it broke", "hint": "mend it", "exit_code": 2}
+
+
+def test_json_tells_of_ctrl_c_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    guard.SETTINGS.as_json = True
+    assert raising(monkeypatch, KeyboardInterrupt()) == 130
+    assert json.loads(capsys.readouterr().out) == {"error": "interrupted", "hint": None, "exit_code": 130}
 
 
 def test_logs_go_to_stderr_and_debug_only_with_verbose(

@@ -21,6 +21,8 @@ from headrace.artifacts.compiler.probes import probe_texts
 from headrace.artifacts.compiler.task import read_classes, resolve_task
 from headrace.artifacts.errors import CompileError, UsageError
 from headrace.artifacts.manifest import Content, Manifest
+from headrace.artifacts.store import ship, unpack
+from headrace.workers.score_texts import score_texts
 
 TEXTS = ["good water", "the old lake was very cold and dark", "free money prize", "people walk by the river " * 9]
 
@@ -51,6 +53,19 @@ def test_multi_label(tmp_path: Path) -> None:
     expected = 1 / (1 + np.exp(-logits(model, TEXTS, 128)))
     np.testing.assert_allclose(simple_scorer.score(tmp_path / "out", "cpu-fp32", TEXTS), expected, atol=1e-4)
     assert manifest.report.checks["cpu-fp32"]["eval"] == {"rows": 4.0}
+
+
+def test_one_lone_class_gets_a_sigmoid(tmp_path: Path) -> None:
+    """As in transformers' pipeline, whatever the problem type says: under softmax every score would be 1."""
+    from transformers import pipeline
+
+    model = tiny_models.classifier(tmp_path / "model", ["spam"])
+    manifest = build(model, tmp_path / "out", score=score_texts)
+    assert (manifest.content.problem_type, manifest.report.warnings) == ("single_label_classification", ())
+    answers = pipeline("text-classification", model=str(model), device="cpu")(TEXTS)
+    expected = [[answer["score"]] for answer in answers]
+    np.testing.assert_allclose(score_texts(tmp_path / "out", "cpu-fp32", TEXTS), expected, atol=1e-4)
+    assert len({round(score, 6) for [score] in expected}) > 1
 
 
 @pytest.mark.parametrize("problem_type", ["regression", None])
@@ -137,8 +152,8 @@ def test_external_data_is_shipped_and_hashed(tmp_path: Path, monkeypatch: pytest
     assert int8.files == ("cpu-vnni-int8/model.onnx", "cpu-vnni-int8/model.onnx.data")
     bundle = open_bundle(str(tmp_path / "out"))
     for variant in (fp32, int8):
-        bundle.fetch(variant.name, tmp_path / variant.name)
-        onnxruntime.InferenceSession(str(tmp_path / variant.name / variant.files[0]))
+        folder = unpack(ship(bundle, variant.name, np.asarray), np.asarray, tmp_path / "cache")
+        onnxruntime.InferenceSession(str(folder / variant.files[0]))
 
 
 def test_a_flipped_byte_in_any_file_of_a_real_artifact_is_found(classifier_artifact: Path, tmp_path: Path) -> None:
@@ -207,7 +222,7 @@ def test_odd_labels_are_warned_of() -> None:
     twice = read_classes(Config(id2label={0: "a", 1: "a"}, num_labels=2))
     single = read_classes(Config(id2label={0: "a"}, num_labels=1, problem_type="single_label_classification"))
     assert "same label" in twice.warnings[0]
-    assert "softmax" in single.warnings[0]
+    assert single.warnings == ()
 
 
 def content(problem_type: str) -> Content:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.core import url_to_fs
 
-from ..artifacts.errors import HeadraceError, SourceChanged, TransientError
+from ..artifacts.errors import HeadraceError, SourceChanged, TransientError, one_line
 from ..artifacts.storage import file_version
 from .shard import FileIdentity
 
@@ -89,7 +89,7 @@ def open_parquet(file: FileIdentity, options: Mapping[str, Any]) -> Iterator[pq.
         if watched is None or watched.error is not None:
             raise _transient(file, error) from error
         if isinstance(error, (pa.ArrowException, OSError, UnicodeDecodeError)):
-            raise UnreadableFile(file, _told(error)) from error
+            raise UnreadableFile(file, one_line(error)) from error
         raise
     _check_version(fs, path, file)
 
@@ -120,8 +120,5 @@ def _changed(file: FileIdentity, now: str) -> SourceChanged:
 
 
 def _transient(file: FileIdentity, error: Exception) -> TransientError:
-    return TransientError(f"reading failed: {file.path}: {_told(error)}", "check the storage, then run the job again")
-
-
-def _told(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    hint = "check the storage, then run the job again"
+    return TransientError(f"reading failed: {file.path}: {one_line(error)}", hint)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..artifacts.bundle import TOKENIZER_NAME
-from ..artifacts.errors import ArtifactCorrupt, HeadraceError, UsageError
+from ..artifacts.errors import ArtifactCorrupt, HeadraceError, UsageError, one_line
 from ..artifacts.hardware import find_variant
 from ..artifacts.manifest import Content
 from .batching import plan_batches
@@ -136,7 +136,7 @@ class Scorer:
             try:
                 self._tokenizer.encode([text])
             except Exception as error:  # noqa: BLE001  the row is told with its cause
-                found[row] = Failure("tokenize", _told(error))
+                found[row] = Failure("tokenize", one_line(error))
         return found
 
     def _run(self, encoded: Encoded, batch: npt.NDArray[np.int64], work: Work) -> Floats:
@@ -148,7 +148,7 @@ class Scorer:
         except HeadraceError:
             raise
         except Exception as error:  # ONNX Runtime's errors share no base of their own; memory may run out as well
-            raise BatchFailed(_told(error)) from error
+            raise BatchFailed(one_line(error)) from error
         inferred = time.perf_counter()
         found = self.task.answers(np.asarray(raw, dtype=np.float32), mask)
         self._check(found, len(batch))
@@ -183,8 +183,3 @@ def _scattered(
     bad = {row: failed[place] for row, place in enumerate(inverse.tolist()) if place in failed} if failed else {}
     lengths = encoded.lengths.astype(np.int32)
     return WindowAnswers(answers[inverse], lengths[inverse], encoded.truncated[inverse], bad, work)
-
-
-def _told(error: BaseException) -> str:
-    """In one line: it goes into the quarantine."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:500]

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CompileError, UsageError
+from ..errors import CompileError, UsageError, one_line
 from ..hardware import available_cpus
 from ..manifest import Content
 from .figures import Array, Figures, compare, quality
-from .libraries import first_line
 from .probes import probe_texts
 from .pytorch import OUTPUTS, Feed, TorchModel
 
@@ -79,7 +78,7 @@ def _run(session: Any, output: str, feed: Feed, where: str) -> Array:
     try:
         return np.asarray(session.run([output], dict(feed))[0], dtype=np.float32)
     except Exception as error:  # onnxruntime's exceptions share no public base class
-        raise CompileError(f"the exported graph fails {where}: {first_line(error)}") from error
+        raise CompileError(f"the exported graph fails {where}: {one_line(error)}") from error
 
 
 def _feed(reference: TorchModel, rows: int, length: int) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CompileError, UsageError
+from ..errors import CompileError, UsageError, one_line
 from ..hardware import Cpu
 from ..manifest import TaskName, Variant
-from .libraries import first_line, quiet
+from .libraries import quiet
 from .pytorch import OUTPUTS
 
 GRAPH_NAME = "model.onnx"
@@ -71,7 +71,7 @@ def export_graph(model: Path, task: TaskName, into: Path) -> Path:
                 device="cpu", do_validation=False, local_files_only=True, trust_remote_code=False,
             )  # fmt: skip
     except Exception as error:  # the exporter and PyTorch's tracer raise nearly anything
-        raise CompileError(f"the export failed: {type(error).__name__}: {first_line(error)}") from error
+        raise CompileError(f"the export failed: {one_line(error)}") from error
     graphs = sorted(into.glob("*.onnx"))
     if len(graphs) != 1:
         raise CompileError(f"the export made several graphs, one is needed: {', '.join(g.name for g in graphs)}")
@@ -103,7 +103,7 @@ def quantize(graph: Path, into: Path, reduced: bool) -> None:
                 use_external_data_format=size_bytes > _EXTERNAL_DATA_BYTES,
             )  # fmt: skip
     except Exception as error:  # onnx and its shape inference raise nearly anything
-        raise CompileError(f"quantization failed: {type(error).__name__}: {first_line(error)}") from error
+        raise CompileError(f"quantization failed: {one_line(error)}") from error
 
 
 def copy_graph(graph: Path, into: Path) -> None:

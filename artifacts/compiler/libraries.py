@@ -51,11 +51,6 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def first_line(error: Exception) -> str:
-    """Other libraries' messages run over many lines; ours have one."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
 def versions() -> dict[str, str]:
     """Of python and each package that has a hand in the artifact; ``absent`` where it has no metadata."""
     return {"python": platform.python_version()} | {name: _version(name) for name in _RECORDED}

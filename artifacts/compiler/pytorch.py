@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import CompileError, UsageError
+from ..errors import CompileError, UsageError, one_line
 from ..manifest import Content, TaskName
-from .libraries import first_line, quiet
+from .libraries import quiet
 
 Array = npt.NDArray[np.float32]
 Feed = Mapping[str, npt.NDArray[np.int64]]
@@ -57,9 +57,10 @@ class TorchModel:
         if self.task == "feature-extraction":
             return _pooled(output.last_hidden_state, content)
         logits = output.logits
-        if content.problem_type == "single_label_classification":
-            return logits.softmax(dim=-1)
-        return logits.sigmoid() if content.problem_type == "multi_label_classification" else logits
+        if content.problem_type == "regression":
+            return logits
+        one_of_many = content.problem_type == "single_label_classification" and logits.shape[-1] > 1
+        return logits.softmax(dim=-1) if one_of_many else logits.sigmoid()
 
 
 def _pooled(hidden: Any, content: Content) -> Any:
@@ -78,7 +79,7 @@ def load_config(folder: Path) -> Any:
         with quiet():
             return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (ValueError, OSError, KeyError) as error:
-        raise UsageError(f"can't read the model's config.json: {folder}: {first_line(error)}") from error
+        raise UsageError(f"can't read the model's config.json: {folder}: {one_line(error)}") from error
 
 
 def load_model(folder: Path, task: TaskName, lower: bool = False) -> TorchModel:
@@ -96,7 +97,7 @@ def load_model(folder: Path, task: TaskName, lower: bool = False) -> TorchModel:
                 folder, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
             )
     except (ValueError, OSError, RuntimeError, KeyError) as error:
-        raise CompileError(f"transformers can't load the model for {task}: {first_line(error)}") from error
+        raise CompileError(f"transformers can't load the model for {task}: {one_line(error)}") from error
     _refuse_new_weights(loading["missing_keys"], task)
     return TorchModel(task, model.eval(), load_tokenizer(folder), lower)
 
@@ -110,7 +111,7 @@ def load_tokenizer(folder: Path) -> Any:
         with quiet():
             tokenizer = kind.from_pretrained(folder, use_fast=True, trust_remote_code=False)
     except (ValueError, OSError, ImportError, KeyError) as error:
-        raise CompileError(f"transformers can't load the tokenizer: {first_line(error)}") from error
+        raise CompileError(f"transformers can't load the tokenizer: {one_line(error)}") from error
     if not tokenizer.is_fast:
         raise CompileError(f"the tokenizer has no fast version: {type(tokenizer).__name__}")
     return tokenizer

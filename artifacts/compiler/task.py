@@ -83,6 +83,4 @@ def _label_warnings(labels: tuple[str, ...], problem_type: ProblemType) -> list[
         found.append(f"the labels are only {', '.join(labels[:3])}: set id2label in config.json to have names")
     if len(set(labels)) < len(labels):
         found.append("several classes have the same label, predictions can't tell them apart")
-    if problem_type == "single_label_classification" and len(labels) == 1:
-        found.append("a single class under softmax: every score will be 1")
     return found
