@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..artifacts.errors import HeadraceError, LedgerFault
 from ..artifacts.storage import Folder
 from . import guard
-from .output import Output, Shown, columns, count
+from .output import JsonOutput, Output, Shown, columns, count
 
 if TYPE_CHECKING:
     from .compiling import EvalData
@@ -48,7 +48,7 @@ def preview_command(output: Output, job: str, sets: tuple[str, ...], where: str 
 
 
 def plan_command(output: Output, job: str, sets: tuple[str, ...], where: str | None, limit: int | None) -> int:
-    from .planning import plan_shown
+    from .plan_text import plan_shown
     from .prepare import prepare
     from .spec import load_job
 
@@ -74,7 +74,8 @@ def run_command(
     finally:
         display.close()
     summary = summary_of(result)
-    output.show(Shown(summary, summary_lines(summary, _places(loaded, summary))))
+    lines = [] if isinstance(output, JsonOutput) else summary_lines(summary, _places(loaded, summary))
+    output.show(Shown(summary, lines))
     if result.failed:
         shards = f"{len(result.failed)} shards used up their attempts"
         guard.tell(HeadraceError(shards, "the rest is committed; run the same command to try them again"))
@@ -83,17 +84,26 @@ def run_command(
 
 def _places(job: Job, summary: dict[str, Any]) -> Places:
     """Where things are, and what the model that scored costs."""
+    from .summary import Places
+
+    command = shlex.join(["headrace", *sys.argv[1:]])
+    return Places(job.sink.path.rstrip("/"), job.state_url(), command, *_model(job, summary))
+
+
+def _model(job: Job, summary: dict[str, Any]) -> tuple[str, str | None]:
+    """Model and cost, a line each; nothing where the artifact is gone by now: the run itself is done."""
     from ..artifacts.bundle import open_bundle
     from ..artifacts.hardware import choose_variant, this_cpu
     from .inspecting import cost_line
-    from .summary import Places
 
-    manifest = open_bundle(job.artifact, job.artifact_options).manifest
-    used = [pool["variant"] for pool in summary["pools"].values()]
-    variant = used[0] if used else choose_variant(manifest.content.variants, this_cpu(), job.pinned_variant()).name
-    command = shlex.join(["headrace", *sys.argv[1:]])
-    cost = cost_line(manifest, variant)
-    return Places(job.sink.path.rstrip("/"), job.state_url(), command, f"{manifest.model}, {variant}", cost)
+    try:
+        manifest = open_bundle(job.artifact, job.artifact_options).manifest
+        used = [pool["variant"] for pool in summary["pools"].values()]
+        variant = used[0] if used else choose_variant(manifest.content.variants, this_cpu(), job.pinned_variant()).name
+    except HeadraceError as error:
+        LOG.debug("no model line: %s", error)
+        return "", None
+    return f"{manifest.model}, {variant}", cost_line(manifest, variant)
 
 
 def status_command(output: Output, sink: str, state: str | None) -> int:
@@ -115,7 +125,9 @@ def verify_command(output: Output, sink: str, state: str | None) -> int:
     told = f"{counts.rows_in:,} rows in = {counts.rows_out:,} out + {counts.quarantined:,} quarantined"
     lines.append(f"  {told} + {counts.filtered:,} filtered; {count(report.bad_files, 'unreadable file')}")
     if report.running is not None:
-        lines.append(f"  a run is under way ({report.running.holder}); {report.uncommitted:,} of its parts are new")
+        lines.append(
+            f"  a run is under way: {report.running.holder}; {report.uncommitted:,} of its parts not booked yet"
+        )
     lines += [f"  not headrace's: {key}" for key in report.foreign]
     lines += columns([(fault.kind, fault.subject, fault.detail) for fault in report.faults], "  ")
     value = dataclasses.asdict(report) | {"ok": report.ok}
@@ -138,11 +150,12 @@ def repair_command(output: Output, sink: str, state: str | None) -> int:
         f"{sink}: the ledger now holds {count(done.rows, 'row')} in {count(done.parts, 'part')}",
         f"  {count(done.learned, 'part')} new to it or changed, {len(done.forgotten):,} gone",
         *(f"  removed, its rows are in another part too: {key}" for key in done.dropped),
+        *(f"  removed, its quarantined rows are lost: {key}" for key in done.partial),
         *(f"  removed, not a whole Parquet file: {key}" for key in done.torn),
         *(f"  removed, could not be read: {key}" for key in done.unreadable),
         *(f"  not headrace's, left alone: {key}" for key in done.foreign),
     ]
-    if done.dropped or done.torn or done.forgotten:
+    if done.dropped or done.partial or done.torn or done.forgotten:
         lines.append("  run the job again: it scores the rows that are missing")
     output.show(Shown(dataclasses.asdict(done), lines))
     return 0

@@ -1,0 +1,71 @@
+"""What the commands say of what they did."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import results
+from parts import piece, publish, record
+from runs import JobFile, sentences
+
+from headrace.artifacts.storage import Folder
+from headrace.jobs import commands, driver
+from headrace.jobs.ledger import Ledger
+from headrace.jobs.output import output_for
+from headrace.jobs.progress import RunResult
+from headrace.jobs.spec import load_job
+from headrace.workers import paths
+
+
+@pytest.fixture
+def job(classifier_artifact: Path, tmp_path: Path) -> JobFile:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"id": [1, 2], "body": sentences(2)}), tmp_path / "in" / "a.parquet")
+    shutil.copytree(classifier_artifact, tmp_path / "artifact")
+    return JobFile.write(tmp_path, tmp_path / "artifact", tmp_path / "in", variant="cpu-fp32")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_artifact_that_went_during_the_run(
+    job: JobFile, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_job(*_: object) -> RunResult:
+        assert load_job(job.path).artifact == str(tmp_path / "artifact")
+        shutil.rmtree(tmp_path / "artifact")
+        return results.result()
+
+    monkeypatch.setattr(driver, "run_job", run_job)
+    assert commands.run_command(output_for(as_json), str(job.path), (), None, None, {}) == 0
+    shown = capsys.readouterr().out
+    if as_json:
+        assert json.loads(shown)["state"] == "done"
+    else:
+        assert "nightly: done" in shown and "speed" in shown and "\n  model" not in shown
+
+
+def test_repair_names_the_parts_whose_quarantine_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sink, state = Folder(str(tmp_path / "scores")), Folder(str(tmp_path / "_headrace" / "scores"))
+    made = publish(sink, state, record(piece("a"), quarantined=1))
+    state.delete(paths.quarantine_rows(made.shard_id))  # and no ledger: the part is the first that one hears of
+    Ledger(state, 1).flush()
+    assert commands.repair_command(output_for(False), str(tmp_path / "scores"), None) == 0
+    shown = capsys.readouterr().out
+    assert f"removed, its quarantined rows are lost: {made.key}" in shown and "run the job again" in shown
+    assert sink.list() == []
+
+
+def test_json_of_verify_does_not_grow_with_the_sink(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sink, state = Folder(str(tmp_path / "scores")), Folder(str(tmp_path / "_headrace" / "scores"))
+    ledger = Ledger(state, 1)
+    for number in range(50):
+        ledger.append_part(publish(sink, state, record(piece(f"file{number}"))))
+    ledger.flush()
+    assert commands.verify_command(output_for(True), str(tmp_path / "scores"), None) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["ok"], value["parts"], value["rows"]) == (True, 50, 200)
+    assert "part-" not in json.dumps(value)
