@@ -44,6 +44,11 @@ class Entry:
     modified_s: float = 0.0
 
 
+def is_local(url: str) -> bool:
+    """Whether ``url`` is a path on this machine's disks; chained URLs (``zip://a::b``) are not."""
+    return ("://" not in url and "::" not in url) or url.startswith(("file://", "local://"))
+
+
 @dataclass(frozen=True)
 class Folder:
     """A folder at ``url``; ``options`` are fsspec's storage options and never shown (they may hold secrets)."""
@@ -53,7 +58,7 @@ class Folder:
 
     @property
     def is_local(self) -> bool:
-        return ("://" not in self.url and "::" not in self.url) or self.url.startswith(("file://", "local://"))
+        return is_local(self.url)
 
     @property
     def fs(self) -> fsspec.AbstractFileSystem:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from fsspec.core import url_to_fs
 
 from ..artifacts.errors import TransientError, one_line
+from ..artifacts.storage import is_local
 from ..workers.shard import BadRow, FileIdentity
 from .where_prune import ColumnStats
 
@@ -51,7 +52,7 @@ def read_footers(
     if not files:
         return
     fs = url_to_fs(files[0].path, **options)[0]
-    local = "file" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,))
+    threads = _LOCAL_THREADS if is_local(files[0].path) else _REMOTE_THREADS
 
     def read(file: FileIdentity) -> FileFooter | BadRow:
         try:
@@ -59,7 +60,7 @@ def read_footers(
         except NotParquet as error:
             return BadRow(file, None, "read", str(error))
 
-    with ThreadPoolExecutor(_LOCAL_THREADS if local else _REMOTE_THREADS) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         yield from pool.map(read, files)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from fsspec.core import url_to_fs
 
 from ..artifacts.errors import SourceError, TransientError
-from ..artifacts.storage import file_version
+from ..artifacts.storage import file_version, is_local
 from ..workers.shard import FileIdentity
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
@@ -57,10 +57,6 @@ class Listing:
     @cached_property
     def _scopes(self) -> list[re.Pattern[str]]:
         return [re.compile(_pattern(path) + r"(/.*)?\Z", re.DOTALL) for path in self.paths]
-
-
-def is_local(url: str) -> bool:
-    return "://" not in url and "::" not in url
 
 
 def absolute_url(url: str) -> str:

@@ -25,12 +25,13 @@ from pydantic import (
     model_validator,
 )
 
-from ..artifacts.errors import SinkError, SpecError
-from ..workers import paths
+from ..artifacts.errors import SpecError
+from ..artifacts.storage import Folder, is_local
 from ..workers.shard import Batching, EmptyPolicy, TaskOptions, TextSpec
 from ..workers.text import text_columns
 from .settings import read_job_file, settle
-from .source import absolute_url, is_local
+from .sink import state_folder
+from .source import absolute_url
 from .spec_errors import refuse_unsupported, translated
 from .where import parse_where
 
@@ -225,11 +226,7 @@ class Job(Spec):
 
     def state_url(self) -> str:
         """Raises SinkError where the sink has no parent folder for it and ``sink.state`` is not set."""
-        found = self.sink.state or paths.state_url(self.sink.path)
-        if found is None:
-            hint = "Move the sink one folder down, or set sink.state to a folder outside it"
-            raise SinkError(f"the sink has no parent folder to keep its state in: {self.sink.path}", hint)
-        return found
+        return state_folder(Folder(self.sink.path), self.sink.state).url
 
 
 def load_job(path: str | Path, sets: Sequence[str] = (), where: str | None = None, limit: int | None = None) -> Job:

@@ -13,7 +13,7 @@ import s3fs
 from s3_server import S3
 
 from headrace.artifacts.errors import TransientError
-from headrace.artifacts.storage import Folder
+from headrace.artifacts.storage import Folder, is_local
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -159,6 +159,15 @@ def test_local_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     relative.write("a", b"1")
     assert url.read("a") == b"1"
     assert relative.root == url.root == str(tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("url", "local"),
+    [("a/b", True), ("/a/b", True), ("file:///a", True), ("local:///a", True), ("s3://a/b", False),
+     ("memory://a", False), ("zip://x.parquet::/a/b.zip", False), ("simplecache::s3://a/b", False)],
+)  # fmt: skip
+def test_which_urls_are_local(url: str, local: bool) -> None:
+    assert is_local(url) is Folder(url).is_local is local
 
 
 def test_options_are_not_shown(s3: S3) -> None:
