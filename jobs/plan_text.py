@@ -38,6 +38,7 @@ def plan_value(plan: Plan, job: str, variant: str, rows_per_s: float | None) -> 
         "replaced_parts": sum(len(one.remove) for one in plan.replacements),
         "bad_files": [{"file": bad.file.path, "reason": bad.reason} for bad in plan.bad_files],
         "known_bad_files": plan.known_bad_files,
+        "cleared_files": len(plan.cleared_files),
         "vanished_files": list(plan.vanished),
         "rows_per_s_before": rows_per_s,
         "estimated_s": rows / rows_per_s if rows_per_s else None,
@@ -65,6 +66,8 @@ def _pairs(plan: Plan, value: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "vanished", f"{count(len(plan.vanished), 'source file')} gone"
     if plan.known_bad_files:
         yield "quarantine", f"{count(plan.known_bad_files, 'unreadable file')}, unchanged"
+    if plan.cleared_files:
+        yield "mended", f"{count(len(plan.cleared_files), 'file')} of the quarantine can be read now"
     if value["estimated_s"]:
         rate = f"{value['rows_per_s_before']:,.0f} rows/s as in the last run"
         yield "time", f"about {duration(value['estimated_s'])} at {rate}"

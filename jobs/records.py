@@ -141,4 +141,5 @@ class Plan:
 
     @property
     def nothing_to_do(self) -> bool:
-        return not len(self.shards) and not self.replacements and not self.bad_files
+        booked = self.replacements or self.bad_files or self.cleared_files
+        return not len(self.shards) and not booked

@@ -11,15 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 import results
 from parts import piece, publish, record
-from runs import JobFile, sentences
+from runs import JobFile, headrace, sentences
 
 from headrace.artifacts.storage import Folder
 from headrace.jobs import commands, driver
-from headrace.jobs.ledger import Ledger
+from headrace.jobs.ledger import Ledger, read_ledger
 from headrace.jobs.output import output_for
 from headrace.jobs.progress import RunResult
+from headrace.jobs.records import FileRecord
 from headrace.jobs.spec import load_job
 from headrace.workers import paths
+from headrace.workers.quarantine import write_bad_file
+from headrace.workers.shard import BadRow, FileIdentity
 
 
 @pytest.fixture
@@ -28,6 +31,25 @@ def job(classifier_artifact: Path, tmp_path: Path) -> JobFile:
     pq.write_table(pa.table({"id": [1, 2], "body": sentences(2)}), tmp_path / "in" / "a.parquet")
     shutil.copytree(classifier_artifact, tmp_path / "artifact")
     return JobFile.write(tmp_path, tmp_path / "artifact", tmp_path / "in", variant="cpu-fp32")
+
+
+def test_a_run_that_only_takes_a_file_out_of_quarantine_starts_no_ray(job: JobFile, tmp_path: Path) -> None:
+    bad = tmp_path / "in" / "b.parquet"
+    bad.write_text("half an upload")
+    state = Folder(str(job.state))
+    file = FileIdentity(str(bad), 14, str(bad.stat().st_mtime_ns))
+    ledger = Ledger(state, 1)
+    ledger.append_file(FileRecord(file, "read", "not a whole Parquet file", "run-1", 1.5e9))
+    ledger.flush()
+    write_bad_file(state, BadRow(file, None, "read", "not a whole Parquet file"))
+    table = pq.read_table(tmp_path / "in" / "a.parquet")
+    (tmp_path / "in" / "a.parquet").unlink()
+    pq.write_table(table.slice(0, 0), bad)
+    done = headrace("run", str(job.path), "--json")
+    assert done.returncode == 0, done.stderr
+    assert (json.loads(done.stdout)["bad_files"], json.loads(done.stdout)["known_bad_files"]) == (0, 0)
+    assert "shards on" not in done.stderr  # what a run says that has started one
+    assert read_ledger(state).bad_files == {} and not list((job.state / "quarantine").rglob("*.parquet"))
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -74,6 +74,7 @@ def test_what_is_unusual_is_named(tmp_path: Path) -> None:
         bad_files=(BadRow(FILES[1], None, "read", "not a Parquet file"),),
         known_bad_files=3,
         vanished=("/lake/c.parquet",),
+        cleared_files=("/lake/d.parquet",),
     )
     shown = plan_shown(plan, "nightly", "cpu-fp32", Folder(str(tmp_path)))
     text = "\n".join(shown.lines)
@@ -81,6 +82,7 @@ def test_what_is_unusual_is_named(tmp_path: Path) -> None:
         "2 parts of files that changed",
         "1 source file gone",
         "3 unreadable",
+        "1 file of the quarantine can be read now",
         "b.parquet: not a Parquet",
     ):
         assert words in text

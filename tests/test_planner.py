@@ -471,6 +471,16 @@ def test_bad_files_are_set_aside_and_known_next_time(world: World, tmp_path: Pat
     assert len(repaired.shards) == 1
 
 
+def test_a_bad_file_that_is_fine_and_empty_now_leaves_the_quarantine(world: World, tmp_path: Path) -> None:
+    write(tmp_path / "in/a.parquet", 20)
+    (tmp_path / "in/b.parquet").write_text("half an upload")
+    world.run()
+    write(tmp_path / "in/b.parquet", 0)
+    plan = world.run().plan
+    assert plan.cleared_files == (f"{tmp_path}/in/b.parquet",) and not len(plan.shards) and not plan.nothing_to_do
+    assert world.plan().plan.nothing_to_do and not world.ledger.bad_files
+
+
 def test_a_file_that_goes_bad_keeps_what_was_scored_of_it(world: World, tmp_path: Path) -> None:
     for name, rows in (("a", 20), ("b", 20), ("c", 150)):
         write(tmp_path / f"in/{name}.parquet", rows)
