@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -142,6 +143,19 @@ def test_lint_bans_the_top_level_names(line: str) -> None:
     ]
     done = subprocess.run(command, input=f"{line}\n", capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 1 and "TID251" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_package_imports_itself_relatively() -> None:
+    """Lint can't tell ``from jobs`` inside the package from a relative import, so it is looked for here."""
+    files = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py")] + [*(ROOT / "headrace").glob("*.py")]
+    assert len(files) > 50
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names.append(node.module or "")
+            own = {name.partition(".")[0] for name in names} & {*LAYERS, "headrace"}
+            assert not own, f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
 def test_lint_bans_heavy_imports_at_module_level() -> None:
