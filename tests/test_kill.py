@@ -12,6 +12,7 @@ from typing import Any
 
 import duckdb
 import psutil
+import pyarrow.parquet as pq
 import pytest
 from runs import JobFile, environment, headrace, parts, start, wait_until, write_source
 
@@ -181,3 +182,68 @@ def test_two_runs_at_once_one_waits_and_is_told_so(source: Path, classifier_arti
         first.kill()
     ids = [row[0] for row in duckdb.sql(f"select id from '{job.sink}/*.parquet'").fetchall()]
     assert len(ids) == len(set(ids)) == 9372
+
+
+POISONED = """
+import os, sys
+import headrace.workers.actor as actor
+
+class Poisoned(actor.Worker):
+    def score(self, shard, attempt, excluded, row_by_row):
+        self._die_of(shard, 0, shard.rows, excluded)
+        return super().score(shard, attempt, excluded, row_by_row)
+
+    def probe(self, shard, first, last, excluded):
+        self._die_of(shard, first, last, excluded)
+        return super().probe(shard, first, last, excluded)
+
+    def _die_of(self, shard, first, last, excluded):
+        start = 0
+        for piece in shard.pieces:
+            for poison in (5, 300):
+                row = start + poison - piece.first_row
+                inside = piece.first_row <= poison < piece.first_row + piece.rows
+                if piece.file.path.endswith("0001.parquet") and inside and first <= row < last and row not in excluded:
+                    os.kill(os.getpid(), 9)
+            start += piece.rows
+
+actor.Worker = Poisoned
+from headrace.jobs.driver import run_job
+from headrace.jobs.spec import load_job
+sys.exit(run_job(load_job(sys.argv[1])).exit_code)
+"""
+
+
+def test_rows_that_kill_their_worker_end_in_quarantine(classifier_artifact: Path, tmp_path: Path) -> None:
+    """Two such rows in one file, 40 rows in one group of small files: found by bisection, all others are scored."""
+    source = write_source(tmp_path / "in", [200, 400, 20, 20])
+    job = JobFile.write(tmp_path, classifier_artifact, source, shard_rows=256, window_rows=64)
+    command = [sys.executable, "-c", POISONED, str(job.path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    found = duckdb.sql(f"select source_file, source_row, reason from '{job.state}/quarantine/*.parquet' order by 2")
+    bad = found.fetchall()
+    assert [(Path(file).name, row) for file, row, _ in bad] == [("0001.parquet", 5), ("0001.parquet", 300)]
+    assert all("killed its worker" in reason for *_, reason in bad)
+    ids = sorted(row[0] for row in duckdb.sql(f"select id from '{job.sink}/*.parquet'").fetchall())
+    assert ids == sorted(set(range(640)) - {205, 500})
+    assert headrace("verify", str(job.sink)).returncode == 0
+
+
+def test_a_file_that_changes_while_it_is_read_is_planned_again(classifier_artifact: Path, tmp_path: Path) -> None:
+    source = write_source(tmp_path / "in", [2000, 1500, 1500])
+    job = JobFile.write(tmp_path, classifier_artifact, source, **SLOW)
+    run = start("run", str(job.path))
+    wait_until(lambda: len(parts(job.sink)) >= 2)
+    for name, first in (("0002.parquet", 200), ("0000.parquet", 1000)):
+        changed = pq.read_table(source / name).slice(first)
+        pq.write_table(changed, tmp_path / "new.parquet")
+        os.replace(tmp_path / "new.parquet", source / name)
+    assert run.wait(timeout=120) == 0
+    # Shards of a changed file that were done before it changed are the next run's to replace.
+    done = headrace("run", str(job.path))
+    assert done.returncode == 0, done.stderr
+    got = sorted(row[0] for row in duckdb.sql(f"select id from '{job.sink}/*.parquet'").fetchall())
+    want = sorted(row[0] for row in duckdb.sql(f"select id from '{source}/*.parquet'").fetchall())
+    assert got == want
+    assert headrace("verify", str(job.sink)).returncode == 0
