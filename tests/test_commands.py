@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +15,7 @@ import pytest
 import results
 from parts import piece, publish, record
 from runs import JobFile, headrace, sentences
+from s3_server import S3
 
 from headrace.artifacts.storage import Folder
 from headrace.jobs import commands, driver
@@ -91,3 +95,17 @@ def test_json_of_verify_does_not_grow_with_the_sink(tmp_path: Path, capsys: pyte
     value = json.loads(capsys.readouterr().out)
     assert (value["ok"], value["parts"], value["rows"]) == (True, 50, 200)
     assert "part-" not in json.dumps(value)
+
+
+def test_verify_of_an_object_store_takes_all_from_the_environment(s3: S3) -> None:
+    url = s3.url("lake/scores")
+    sink, state = Folder(url, s3.options), Folder(url.replace("/lake/scores", "/elsewhere"), s3.options)
+    ledger = Ledger(state, 1)
+    ledger.append_part(publish(sink, state, record(piece("a"))))
+    ledger.flush()
+    given = {"AWS_ENDPOINT_URL": s3.options["client_kwargs"]["endpoint_url"], "AWS_DEFAULT_REGION": "us-east-1"}
+    keys = {"AWS_ACCESS_KEY_ID": s3.options["key"], "AWS_SECRET_ACCESS_KEY": s3.options["secret"]}
+    command = [sys.executable, "-m", "headrace", "verify", url, "--state", state.url, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **given, **keys}, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == 4

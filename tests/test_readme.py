@@ -83,7 +83,7 @@ def test_options_in_the_prose_exist() -> None:
         subprocess.run(
             [sys.executable, "-m", "headrace", name, "--help"], capture_output=True, text=True, check=True
         ).stdout
-        for name in ("run", "compile", "preview")
+        for name in ("run", "compile", "preview", "status")
     )
     for option in set(re.findall(r"--[a-z][a-z-]+", README)):
         assert option in shown, option
