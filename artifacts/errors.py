@@ -14,6 +14,7 @@
     ├── LedgerFault               exit 1   what `verify` found
     ├── SinkHeld                  exit 75  another run holds the sink
     ├── LeaseLost                 exit 75  a later epoch exists: this run must stop
+    ├── Interrupted               exit 130 / 143
     ├── TransientError            exit 1   trying again may help (storage, network)
     └── BadInput                  exit 1   a file or row that can't be scored; goes to quarantine
         ├── BadFile
@@ -84,6 +85,18 @@ class SinkHeld(HeadraceError):
 
 class LeaseLost(HeadraceError):
     exit_code = 75
+
+
+class Interrupted(HeadraceError):
+    """``signal_number`` 2 exits 130, 15 exits 143."""
+
+    def __init__(self, message: str, hint: str | None = None, signal_number: int = 2) -> None:
+        super().__init__(message, hint)
+        self.signal_number = signal_number
+        self.exit_code = 128 + signal_number
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message, self.hint, self.signal_number)
 
 
 class TransientError(HeadraceError):

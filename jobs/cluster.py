@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..artifacts.bundle import Bundle
+from ..artifacts.errors import UsageError
 from ..artifacts.hardware import available_cpus
 from ..artifacts.manifest import Content
 from ..artifacts.store import Shipment, ship
@@ -20,6 +22,8 @@ LOG = logging.getLogger("headrace")
 CallKind = Literal["ready", "score", "probe", "publish", "discard", "vitals"]
 #: Calls of one actor that may run while it scores: grants must not wait behind a shard.
 CONTROL_THREADS = 4
+#: Seconds in which a cluster's head has to accept a connection.
+REACH_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +158,25 @@ class Cluster:
             return Answer(call, error=_cause(error))
         except RayError as error:  # the answer itself is lost, or can't be unpickled
             return Answer(call, lost=_reason(error), confirmed=False)
+
+
+def refuse_unreachable(address: str | None) -> None:
+    """Raises UsageError where nobody listens at a cluster's address: Ray itself would try for minutes.
+
+    ``address`` None: ``RAY_ADDRESS``, else a Ray of this machine's own, which needs no look.
+    """
+    wanted = address or os.environ.get("RAY_ADDRESS") or "local"
+    if "://" in wanted:
+        hint = "give the cluster's own host:port, from a machine inside it; leave --address out to start Ray here"
+        raise UsageError(f"not an address of a Ray cluster for `run`: {wanted}", hint)
+    host, colon, port = wanted.rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+    except OSError as error:
+        hint = "check --address or RAY_ADDRESS; leave both out to start Ray here"
+        raise UsageError(f"no Ray cluster answers at {wanted}: {error}", hint) from error
 
 
 def _ray() -> Any:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from ..artifacts.errors import LeaseLost
 from ..workers import paths
 from . import done
+from .cluster import refuse_unreachable
 from .contract import save_contract
 from .groups import save_groups
 from .lease import Lease, probe_create
+from .leasefile import read_lease
 from .ledger import Ledger, quarantine_file
 from .outcome import Outcome
 from .planner import PlannedJob
@@ -22,6 +24,7 @@ from .recovery import recover
 from .report import write_report
 from .runlog import RunLog
 from .session import RunOptions, Session
+from .signals import Signals
 from .sink import create as create_places
 from .spec import Job, resolved_yaml
 from .takeover import remove_staged
@@ -36,6 +39,7 @@ class Books:
     run_id: str
     lease: Lease
     ledger: Ledger
+    signals: Signals
     clean: bool = True  #: no attempt can be under way and the ledger tells all: the next run need not recover
 
 
@@ -51,42 +55,63 @@ def run_job(job: Job, options: RunOptions | None = None) -> RunResult:
     an ``exit_code`` other than 0.
     """
     options = options or RunOptions()
+    with Signals() as signals:
+        return _run(job, options, signals)
+
+
+def _run(job: Job, options: RunOptions, signals: Signals) -> RunResult:
     started_at = time.time()
     prepared = prepare(job, options.retry_quarantined)
     for notice in prepared.planned.notices:
         LOG.info(notice)
-    if prepared.planned.plan.nothing_to_do:
+    if _is_settled(prepared):
         _mark_done(prepared)
         return Outcome().result(prepared.job, prepared.planned.plan, "", started_at, options.fail_on_quarantine)
+    if len(prepared.planned.plan.shards):
+        refuse_unreachable(options.address)
     create_places(prepared.sink, prepared.state)
     if not prepared.state.is_local:
         probe_create(prepared.state, unsafe=job.sink.unsafe_lease)
     run_id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(started_at))}-{uuid.uuid4().hex[:6]}"
     lease = Lease.acquire(prepared.state, run_id, say=LOG.warning)
-    books = Books(run_id, lease, Ledger(prepared.state, lease.epoch))
+    books = Books(run_id, lease, Ledger(prepared.state, lease.epoch), signals)
     try:
         with RunLog(prepared.state, run_id):
             return _run_with_lease(prepared, options, books, started_at)
     finally:
+        signals.drain = True
         lease.release(books.clean)
+
+
+def _is_settled(prepared: Prepared) -> bool:
+    """Nothing to do, and the last run ended in order: what one that did not left behind may be hidden from the plan."""
+    lease = read_lease(prepared.state)
+    clean = lease is None or (lease.state == "released" and lease.clean)
+    return clean and not prepared.view.intents and prepared.planned.plan.nothing_to_do
 
 
 def _run_with_lease(prepared: Prepared, options: RunOptions, books: Books, started_at: float) -> RunResult:
     _recover(prepared, books)
     prepared = _open_books(prepared, options, books)
     plan = prepared.planned.plan
-    books.clean = False
-    outcome = Session(prepared, books.lease, books.ledger, books.run_id).run(options)
+    outcome = Outcome()
+    if not plan.nothing_to_do:
+        books.clean = False
+        outcome = _session(prepared, books).run(options)
     if outcome.changed_files and outcome.error is None and outcome.signal_number is None:
         # Files that changed under the reader are planned again once; what changes again goes to quarantine.
         prepared = _open_books(prepared, options, books)
-        again = Session(prepared, books.lease, books.ledger, books.run_id).run(options, last_try=True)
+        again = _session(prepared, books).run(options, last_try=True)
         outcome = outcome.then(again, len(prepared.planned.plan.bad_files))
     result = outcome.result(prepared.job, plan, books.run_id, started_at, options.fail_on_quarantine)
     _close_books(prepared, books, outcome, result)
     if outcome.error is not None:
         raise outcome.error
     return result
+
+
+def _session(prepared: Prepared, books: Books) -> Session:
+    return Session(prepared, books.lease, books.ledger, books.run_id, books.signals)
 
 
 def _recover(prepared: Prepared, books: Books) -> None:
@@ -104,6 +129,8 @@ def _recover(prepared: Prepared, books: Books) -> None:
 def _open_books(prepared: Prepared, options: RunOptions, books: Books) -> Prepared:
     """Plans with the lease in hand and writes down what must come before the first shard: contract, groups, quarantined
     files, marks taken back, replacements that a stopped run had begun (their old parts are gone: that is settled)."""
+    books.lease.check()
+    books.ledger.flush()  # the plan is made of what the ledger says
     prepared = prepare(prepared.job, options.retry_quarantined, prepared.planned.contract)
     planned, state = prepared.planned, prepared.state
     books.lease.check()

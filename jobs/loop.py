@@ -30,6 +30,8 @@ from .tally import Tally
 
 LOG = logging.getLogger("headrace")
 POLL_S = 0.2
+#: How often a worker is asked for a sign of life, and how long it may be silent: it is frozen or cut off then.
+PING_EVERY_S, SILENT_S = 10.0, 60.0
 #: How long the ledger may be out of reach before the run ends.
 FLUSH_PATIENCE_S = 60.0
 
@@ -69,7 +71,9 @@ class Loop:
     _staged: dict[tuple[int, int], Staged] = field(default_factory=dict)  #: by shard and attempt
     _fatal: HeadraceError | None = None
     _settling: bool = False
+    _pinged: dict[str, float] = field(default_factory=dict)  #: workers that were asked for a sign of life, since when
     _flush_failing_s: float | None = None
+    _last_ping_s: float = field(default_factory=time.monotonic)
 
     def run(self) -> int | None:
         """Until every shard is done or given up. Returns the signal that ended it early, None otherwise.
@@ -84,6 +88,7 @@ class Loop:
             for answer in self.cluster.answers(POLL_S):
                 self._obey(self._event(answer))
             self._obey(self.dispatcher.tick(time.monotonic()))
+            self._obey(self._ping(time.monotonic()))
             self._flush()
             self.look()
             if self._fatal is not None:
@@ -116,6 +121,7 @@ class Loop:
         if call.kind == "publish":
             return self._published(answer, now_s)
         if call.kind == "vitals" and isinstance(answer.value, Vitals):
+            self._pinged.pop(call.worker, None)
             self.vitals[call.worker] = answer.value
         return []
 
@@ -134,7 +140,7 @@ class Loop:
         self.tally.ready(info, now_s)
         return self.dispatcher.worker_ready(worker, now_s)
 
-    def _lost(self, answer: Answer, now_s: float) -> list[do.Instruction]:
+    def _lost(self, answer: Answer, now_s: float, innocent: bool = False) -> list[do.Instruction]:
         """An actor is gone. A worker that never got ready, or whose node went, leaves no shard to blame. An error of
         its model ends the run: the next worker would fail the same."""
         worker = answer.call.worker
@@ -143,9 +149,10 @@ class Loop:
             self._fatal = cause
             return []
         info = self.tally.infos.get(worker)
-        innocent = info is None or info.node not in self.cluster.alive_nodes()
+        innocent = innocent or info is None or info.node not in self.cluster.alive_nodes()
         why = str(cause or answer.error or answer.lost or "unknown")
         LOG.warning("worker %s is lost: %s", worker, why)
+        self._pinged.pop(worker, None)
         self.tally.lost(worker, now_s)
         self.cluster.kill(worker)
         return self.dispatcher.worker_lost(worker, now_s, innocent=innocent, confirmed=answer.confirmed, why=why)
@@ -194,6 +201,7 @@ class Loop:
     @_do.register
     def _(self, it: do.KillWorker) -> None:
         LOG.warning("worker %s is ended: %s", it.worker, it.why)
+        self._pinged.pop(it.worker, None)
         self.tally.lost(it.worker, time.monotonic())
         self.cluster.kill(it.worker)
 
@@ -258,6 +266,7 @@ class Loop:
         self.context.lease.check()  # a driver that was frozen here must not remove what another has published
         prepared = self.context.prepared
         remove_parts(prepared.sink, prepared.state, ledger, prepared.view, replacement.remove)
+        ledger.flush()  # it must not tell of parts that are gone: a plan would take them for done
         self.removed_parts += len(replacement.remove)
         self._obey(self.dispatcher.replacement_begun(it.replacement, time.monotonic()))
 
@@ -276,6 +285,22 @@ class Loop:
         self._fatal = HeadraceError(it.error, it.hint)
 
     # -- helpers -----------------------------------------------------------------------------------------------------
+
+    def _ping(self, now_s: float) -> list[do.Instruction]:
+        """Control calls have threads of their own: a worker that scores answers too, one that is stopped does not."""
+        out: list[do.Instruction] = []
+        for worker, since_s in list(self._pinged.items()):
+            if now_s - since_s > SILENT_S:
+                lost = Answer(
+                    Call("vitals", worker), lost=f"no sign of life for {now_s - since_s:.0f} s", confirmed=False
+                )
+                out += self._lost(lost, now_s, innocent=True)
+        if now_s - self._last_ping_s >= PING_EVERY_S:
+            self._last_ping_s = now_s
+            for worker in self.tally.infos.keys() & self.cluster.actors.keys() - self._pinged.keys():
+                self._pinged[worker] = now_s
+                self.cluster.call(Call("vitals", worker), "vitals")
+        return out
 
     def _flush(self) -> None:
         """A store that does not answer just now is tried again at the next turn; the rows are kept meanwhile."""

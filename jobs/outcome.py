@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..artifacts.errors import HeadraceError
-from ..workers.actor import Vitals
+from .loop import Loop
 from .progress import RunResult, RunState, ShardOutcome, WorkerTotals
 from .records import Plan
 from .spec import Job
@@ -25,12 +24,32 @@ class Outcome:
     failed: tuple[tuple[str, str], ...] = ()
     changed_files: frozenset[str] = frozenset()
     bad_files: int = 0  #: found while reading
+    shards_total: int = 0  #: planned
+    rows_total: int = 0
     removed_parts: int = 0
     start_s: float = 0.0
     score_s: float = 0.0
     signal_number: int | None = None
     settled: bool = True  #: no grant is left without an answer
     error: HeadraceError | None = None
+
+    @classmethod
+    def of(cls, tally: Tally, loop: Loop | None) -> Outcome:
+        """What a tally and a loop have counted; ``loop`` is None when it never came to one."""
+        outcome = cls(
+            shards=tuple(tally.outcomes),
+            workers=tally.totals(loop.vitals if loop else {}),
+            bad_files=tally.bad_files,
+            shards_total=len(tally.plan.shards),
+            rows_total=int(tally.plan.shards.piece_rows.sum()),
+        )
+        if tally.first_score_s is not None and tally.last_commit_s is not None:
+            outcome.score_s = tally.last_commit_s - tally.first_score_s
+        if loop is not None:
+            outcome.failed = tuple(loop.failed)
+            outcome.changed_files = frozenset(loop.changed_files)
+            outcome.removed_parts = loop.removed_parts
+        return outcome
 
     @property
     def state(self) -> RunState:
@@ -47,6 +66,9 @@ class Outcome:
             failed=self.failed + second.failed,
             bad_files=self.bad_files + second.bad_files + bad_files,
             removed_parts=self.removed_parts + second.removed_parts,
+            # What the first pass did not commit is planned again in the second.
+            shards_total=len(self.shards) + second.shards_total,
+            rows_total=sum(each.record.counts.rows_in for each in self.shards) + second.rows_total,
             start_s=self.start_s + second.start_s,
             score_s=self.score_s + second.score_s,
         )
@@ -66,8 +88,8 @@ class Outcome:
             start_s=self.start_s,
             score_s=self.score_s,
             files=plan.files,
-            shards_total=len(plan.shards),
-            rows_total=int(plan.shards.piece_rows.sum()),
+            shards_total=self.shards_total,
+            rows_total=self.rows_total,
             rows_before=plan.done_rows,
             outcomes=self.shards,
             workers=self.workers,
@@ -89,15 +111,3 @@ class Outcome:
         if self.state == "failed":
             return 1
         return 3 if quarantined else 0
-
-
-def outcome_of(tally: Tally, vitals: Mapping[str, Vitals], began_s: float) -> Outcome:
-    """What a tally has counted; ``began_s`` on the monotonic clock is when the pass began."""
-    first_s = tally.first_score_s if tally.first_score_s is not None else time.monotonic()
-    return Outcome(
-        shards=tuple(tally.outcomes),
-        workers=tally.totals(vitals),
-        bad_files=tally.bad_files,
-        start_s=first_s - began_s,
-        score_s=(tally.last_commit_s or first_s) - first_s,
-    )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..artifacts.bundle import Bundle, open_bundle
+from ..artifacts.errors import SinkError
 from ..artifacts.hardware import choose_variant, this_cpu
 from ..artifacts.manifest import Variant
 from ..artifacts.storage import Folder
@@ -52,9 +54,25 @@ def prepare(job: Job, retry_quarantined: bool = False, earlier: Contract | None 
     check_places(sink_folder, state, job.source.paths(), job.source.storage_options)
     listing = list_source(job.source.paths(), job.source.storage_options)
     view = read_ledger(state)
+    _refuse_lost_sink(sink_folder, state, view)
     groups, contract = load_groups(state), load_contract(state)
     if earlier is not None:
         contract = earlier if contract is None else dataclasses.replace(contract, known=earlier.known)
     planned = make_plan(job, bundle, variant, listing, view, groups, contract, retry_quarantined)
     check_names(planned.score, bundle.content)
     return Prepared(job, bundle, variant, sink_folder, state, listing.by_path, view, planned)
+
+
+def _refuse_lost_sink(sink: Folder, state: Folder, view: LedgerView) -> None:
+    """A sink that was deleted while its state was kept would be taken for complete."""
+    if not view.parts or _has_files(sink):
+        return
+    hint = f"to score everything anew delete the state too: {state.url}; if the sink was moved, move it back"
+    raise SinkError(f"the ledger tells of {len(view.parts):,} parts, the sink has no file: {sink.url}", hint)
+
+
+def _has_files(sink: Folder) -> bool:
+    """Without listing all of it: a run with nothing to do takes a second."""
+    if sink.is_local:
+        return any(files for _, _, files in os.walk(sink.root))
+    return sink.exists("")

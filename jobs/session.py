@@ -6,13 +6,10 @@ import contextlib
 import dataclasses
 import io
 import logging
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..artifacts.errors import HeadraceError, UsageError, one_line
 from ..artifacts.hardware import available_cpus
@@ -24,10 +21,11 @@ from .lease import Lease
 from .ledger import Ledger
 from .limits import BadRowLimit
 from .loop import Loop, RunContext
-from .outcome import Outcome, outcome_of
+from .outcome import Outcome
 from .prepare import Prepared
 from .progress import Progress, RunState
 from .report import write_progress
+from .signals import Signals
 from .tally import Tally
 
 LOG = logging.getLogger("headrace")
@@ -58,47 +56,50 @@ class Session:
     lease: Lease
     ledger: Ledger
     run_id: str
+    signals: Signals
 
     def run(self, options: RunOptions, last_try: bool = False) -> Outcome:
         """Scores the plan. ``last_try``: a file that changes under the reader goes to quarantine."""
-        job, plan, began_s = self.prepared.job, self.prepared.planned.plan, time.monotonic()
-        tally = Tally(plan, self.run_id, job.name, self.prepared.variant.name)
+        plan, began_s = self.prepared.planned.plan, time.monotonic()
+        tally = Tally(plan, self.run_id, self.prepared.job.name, self.prepared.variant.name)
         looks = _Looks(self.prepared.state, tally, options.display)
         looks.now("starting")
-        cluster = Cluster(options.address)
-        loop: Loop | None = None
-        signal_number, error, settled = None, None, True
-        with _Signals() as stop, _quiet_stdout(), contextlib.closing(cluster):
-            try:
-                if len(plan.shards):
-                    where = cluster.connect()
-                    stop.install()
-                    LOG.info("run %s: %d shards on %s", self.run_id, len(plan.shards), where)
-                    cluster.ship(self.prepared.bundle, self.prepared.variant.name)
-                loop = self._loop(cluster, tally, last_try)
-                loop.stop, loop.look = stop, looks.maybe
-                signal_number = loop.run()
-            except HeadraceError as raised:
-                error = raised
-            except Exception as raised:
-                LOG.error("unexpected error", exc_info=raised)
-                error = HeadraceError(f"{type(raised).__name__}: {one_line(raised)}", "see the run's log")
-                error.__cause__ = raised
-            if loop is not None and (error is not None or signal_number is not None):
-                looks.now("draining")
-                settled = loop.settle()
-            cluster.kill_all()
-        outcome = outcome_of(tally, loop.vitals if loop else {}, began_s)
-        if loop is not None:
-            outcome = dataclasses.replace(
-                outcome,
-                failed=tuple(loop.failed),
-                changed_files=frozenset(loop.changed_files),
-                removed_parts=loop.removed_parts,
-            )
-        outcome = dataclasses.replace(outcome, signal_number=signal_number, settled=settled, error=error)
+        self.signals.drain = True
+        with _quiet_stdout(), contextlib.closing(Cluster(options.address)) as cluster:
+            outcome = self._pass(cluster, tally, looks, last_try)
+        first_s = tally.first_score_s if tally.first_score_s is not None else time.monotonic()
+        outcome = dataclasses.replace(outcome, start_s=first_s - began_s)
         looks.now(outcome.state)
         return outcome
+
+    def _pass(self, cluster: Cluster, tally: Tally, looks: _Looks, last_try: bool) -> Outcome:
+        """The loop and its orderly end, whatever ends it."""
+        loop: Loop | None = None
+        signal_number, error, settled = None, None, True
+        try:
+            if len(tally.plan.shards):
+                self._connect(cluster)
+            loop = self._loop(cluster, tally, last_try)
+            loop.stop, loop.look = self.signals, looks.maybe
+            signal_number = loop.run()
+        except HeadraceError as raised:
+            error = raised
+        except Exception as raised:  # Ray's and each store's own: the report is written all the same
+            LOG.error("unexpected error", exc_info=raised)
+            error = HeadraceError(one_line(raised), "see the run's log")
+            error.__cause__ = raised
+        if loop is not None and (error is not None or signal_number is not None):
+            looks.now("draining")
+            settled = loop.settle()
+        cluster.kill_all()
+        outcome = Outcome.of(tally, loop)
+        return dataclasses.replace(outcome, signal_number=signal_number, settled=settled, error=error)
+
+    def _connect(self, cluster: Cluster) -> None:
+        where = cluster.connect()
+        self.signals.install()
+        LOG.info("run %s: %d shards on %s", self.run_id, len(self.prepared.planned.plan.shards), where)
+        cluster.ship(self.prepared.bundle, self.prepared.variant.name)
 
     def _loop(self, cluster: Cluster, tally: Tally, last_try: bool) -> Loop:
         job, plan = self.prepared.job, self.prepared.planned.plan
@@ -171,39 +172,6 @@ class _Looks:
             write_progress(self._state, progress)
         except Exception as error:  # noqa: BLE001 - each store raises its own, and a look must never end a run
             LOG.debug("the progress could not be written: %s", error)
-
-
-class _Signals:
-    """SIGINT and SIGTERM drain the run instead of ending the process; outside the main thread there are no handlers.
-
-    Ray puts a handler of its own in place when it starts: ``install`` again afterwards.
-    """
-
-    _NUMBERS = (signal.SIGINT, signal.SIGTERM)
-
-    def __init__(self) -> None:
-        self._caught: list[int] = []
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __call__(self) -> int | None:
-        """The first signal that came, None while none has."""
-        return self._caught[0] if self._caught else None
-
-    def install(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in self._NUMBERS:
-                self._before.setdefault(number, signal.signal(number, self._catch))
-
-    def __enter__(self) -> _Signals:
-        self.install()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-
-    def _catch(self, number: int, frame: FrameType | None) -> None:
-        self._caught.append(number)
 
 
 class _ToLog(io.TextIOBase):

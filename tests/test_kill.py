@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,9 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from runs import JobFile, environment, headrace, parts, start, wait_until, write_source
+
+from headrace.artifacts.storage import Folder
+from headrace.jobs.lease import Lease
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 #: Printed on failure by pytest's own report of locals; set HEADRACE_SEED to repeat a run.
@@ -240,10 +245,112 @@ def test_a_file_that_changes_while_it_is_read_is_planned_again(classifier_artifa
         pq.write_table(changed, tmp_path / "new.parquet")
         os.replace(tmp_path / "new.parquet", source / name)
     assert run.wait(timeout=120) == 0
-    # Shards of a changed file that were done before it changed are the next run's to replace.
-    done = headrace("run", str(job.path))
-    assert done.returncode == 0, done.stderr
     got = sorted(row[0] for row in duckdb.sql(f"select id from '{job.sink}/*.parquet'").fetchall())
     want = sorted(row[0] for row in duckdb.sql(f"select id from '{source}/*.parquet'").fetchall())
     assert got == want
     assert headrace("verify", str(job.sink)).returncode == 0
+
+
+SILENT = """
+import os, signal, sys
+import headrace.jobs.loop as loop
+from headrace.jobs.driver import run_job
+from headrace.jobs.spec import load_job
+
+loop.PING_EVERY_S, loop.SILENT_S = 1.0, 5.0
+ready = loop.Loop._ready
+stopped = []
+
+def stop_the_first(self, worker, answer, now_s):
+    out = ready(self, worker, answer, now_s)
+    if not stopped:
+        stopped.append(answer.value.pid)
+        os.kill(stopped[0], signal.SIGSTOP)
+    return out
+
+loop.Loop._ready = stop_the_first
+sys.exit(run_job(load_job(sys.argv[1])).exit_code)
+"""
+
+
+def test_a_worker_that_stays_frozen_is_replaced(
+    source: Path, undisturbed: dict[str, str], classifier_artifact: Path, tmp_path: Path
+) -> None:
+    job = JobFile.write(tmp_path, classifier_artifact, source, **SLOW)
+    command = [sys.executable, "-c", SILENT, str(job.path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    check(job, source, undisturbed)
+
+
+CRASH_IN_A_REPLACEMENT = """
+import os, signal, sys
+import headrace.jobs.loop as loop
+from headrace.jobs.driver import run_job
+from headrace.jobs.session import RunOptions
+from headrace.jobs.spec import load_job
+
+remove = loop.remove_parts
+
+def remove_and_die(*arguments):
+    remove(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+loop.remove_parts = remove_and_die
+run_job(load_job(sys.argv[1]), RunOptions(retry_quarantined=len(sys.argv) > 2))
+"""
+
+
+def test_a_replacement_that_dies_half_way_is_finished_whatever_the_next_run_finds_to_do(
+    classifier_artifact: Path, tmp_path: Path
+) -> None:
+    """The file is put back as it was: by the ledger alone there would be nothing to do, and its parts are gone."""
+    source = write_source(tmp_path / "in", [1500, 300])
+    job = JobFile.write(tmp_path, classifier_artifact, source)
+    assert headrace("run", str(job.path)).returncode == 0
+    before = job.part_hashes()
+    shutil.copy2(source / "0000.parquet", tmp_path / "kept.parquet")
+    pq.write_table(pq.read_table(source / "0000.parquet").slice(0, 900), source / "0000.parquet")
+    command = [sys.executable, "-c", CRASH_IN_A_REPLACEMENT, str(job.path)]
+    died = subprocess.run(command, capture_output=True, env=environment(), timeout=240, check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert len(parts(job.sink)) < len(before)
+    shutil.copy2(tmp_path / "kept.parquet", source / "0000.parquet")
+    done = headrace("run", str(job.path))
+    assert done.returncode == 0, done.stderr
+    assert job.part_hashes() == before
+    assert headrace("verify", str(job.sink)).returncode == 0
+
+
+def test_a_sink_that_was_deleted_is_not_taken_for_complete(classifier_artifact: Path, tmp_path: Path) -> None:
+    job = JobFile.write(tmp_path, classifier_artifact, write_source(tmp_path / "in", [300]))
+    assert headrace("run", str(job.path)).returncode == 0
+    shutil.rmtree(job.sink)
+    done = headrace("run", str(job.path))
+    assert done.returncode == 2 and str(job.sink) in done.stderr and str(job.state) in done.stderr
+    shutil.rmtree(job.state)
+    assert headrace("run", str(job.path)).returncode == 0
+    assert parts(job.sink)
+
+
+def test_sigterm_while_it_waits_for_the_lease(classifier_artifact: Path, tmp_path: Path) -> None:
+    job = JobFile.write(tmp_path, classifier_artifact, write_source(tmp_path / "in", [10]))
+    holder = Lease.acquire(Folder(str(job.state)), "another-run")
+    command = [sys.executable, "-m", "headrace", "run", str(job.path), "--json"]
+    pipe = subprocess.PIPE
+    with holder, subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment(), text=True) as run:
+        assert run.stderr is not None
+        while "another-run" not in run.stderr.readline():
+            assert run.poll() is None
+        run.terminate()
+        said, _ = run.communicate(timeout=30)
+        assert run.returncode == 143
+        assert json.loads(said)["exit_code"] == 143
+        holder.check()
+
+
+def test_a_cluster_that_nobody_answers_for_is_a_usage_error(classifier_artifact: Path, tmp_path: Path) -> None:
+    job = JobFile.write(tmp_path, classifier_artifact, write_source(tmp_path / "in", [10]))
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:10001", "http://127.0.0.1:8265"):
+        done = headrace("run", str(job.path), "--address", address, timeout=60)
+        assert done.returncode == 2 and address in done.stderr, done.stderr
