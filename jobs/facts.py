@@ -104,7 +104,9 @@ def _take(found: Findings, file: SourceFile, footer: FileFooter | BadRow, needs:
     if reason is not None:
         found.bad.append(BadRow(file.identity, None, "read", reason))
         return
-    found.facts[file.identity] = FileFacts(footer.row_groups, tuple(_dead(footer, keys, needs.rows)))
+    found.facts[file.identity] = FileFacts(
+        footer.row_groups, tuple(_dead(footer, file.identity.path, keys, needs.rows))
+    )
 
 
 def _unusable(found: Findings, footer: FileFooter, keys: Mapping[str, pa.Scalar], needs: Needs) -> str | None:
@@ -143,18 +145,24 @@ def widest(one: pa.DataType | None, other: pa.DataType) -> pa.DataType:
     return one
 
 
-def _dead(footer: FileFooter, keys: Mapping[str, pa.Scalar], rows: Where) -> Iterator[int]:
+def _dead(footer: FileFooter, path: str, keys: Mapping[str, pa.Scalar], rows: Where) -> Iterator[int]:
     """Row groups in which no row can match."""
     if not rows.terms:
         return
-    constant = {name: _constant(keys[name]) for name in rows.columns if name in keys and name not in footer.types}
-    for number, stats in enumerate(footer.stats):
-        if not rows.may_match({**stats, **constant}):
+    constant = {
+        name: _constant(keys[name].as_py()) for name in rows.columns if name in keys and name not in footer.types
+    }
+    constant["source_file"] = _constant(path)
+    first = 0
+    for number, (stats, count) in enumerate(zip(footer.stats, footer.row_groups, strict=True)):
+        # Pseudo columns last: they hide what a file has under their names.
+        here = ColumnStats(first, first + count - 1, nulls=False, values=count > 0)
+        if not rows.may_match({**stats, **constant, "source_row": here}):
             yield number
+        first += count
 
 
-def _constant(key: pa.Scalar) -> ColumnStats:
-    value = key.as_py()
+def _constant(value: Any) -> ColumnStats:
     return ColumnStats(value, value, nulls=value is None, values=value is not None)
 
 

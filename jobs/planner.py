@@ -17,7 +17,7 @@ from ..artifacts.manifest import Content, Variant
 from ..workers.schema import PSEUDO_TYPES
 from ..workers.shard import FileIdentity, Piece, ScoreSpec
 from ..workers.text import text_columns
-from .contract import Contract, refuse_other_terms
+from .contract import Contract, refuse_other_limit, refuse_other_sink, refuse_other_terms
 from .facts import Findings, Needs, inspect, refuse_unusable
 from .fingerprint import fingerprint_of, terms_of
 from .known_files import FileFacts, KnownFiles
@@ -70,7 +70,7 @@ def make_plan(
     and shards again of which something is in quarantine.
 
     Raises SourceError where nothing can be scored, SpecError where ``where`` does not fit the columns, UsageError for a
-    sink with other terms, LimitExceeded for a listing that lost most of its files, TransientError from the storage.
+    sink with other terms or the state of another sink, LimitExceeded for a listing that lost most of its files, TransientError from the storage.
     """
     return _Planner(job, artifact, variant, listing, ledger, groups, contract, retry_quarantined).planned()
 
@@ -95,16 +95,21 @@ class _Planner:
     vanished: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._refuse_another_sink()
         job = self.job
         self.committed = Committed.of(self.ledger.parts)
         self.key_types = key_types_of(job, self.listing)
-        files, self.rows = parse_where(job.source.where).split(self.listing.partition_keys)
+        files, self.rows = parse_where(job.source.where).split(self._hive_keys())
         self.keep = job.sink.keep or DEFAULT_KEEP
         self.terms = terms_of(job, self.artifact.content, self.artifact.digest, self.keep, self.rows)
         self.fingerprint = fingerprint_of(self.terms)
         selection = Selection(files, self.key_types)
         self.selected = selection.files(self.listing)
         self.vanished = vanished_files(self.listing, self.committed, selection)
+
+    def _hive_keys(self) -> list[str]:
+        """Partition keys that ``where`` can name: pseudo columns hide those of their names."""
+        return [name for name in self.listing.partition_keys if name not in PSEUDO_TYPES]
 
     def planned(self) -> PlannedJob:
         self._refuse_other_terms()
@@ -131,12 +136,25 @@ class _Planner:
         contract = self._contract(found)
         return PlannedJob(plan, self._score(contract, plan), contract, tuple(self._notices()))
 
+    def _refuse_another_sink(self) -> None:
+        """A state that lies beside its sink may be moved with it: only the folder above is another then."""
+        before, sink = self.contract, self.job.sink
+        together = sink.state is None and before is not None and _name(before.sink) == _name(sink.path)
+        if not together:
+            refuse_other_sink(before, sink.path, self.job.state_url())
+
     def _refuse_other_terms(self) -> None:
-        """Parts made under other terms are kept, replaced or, by default, a reason to stop."""
-        if self.job.on_change is None and self.ledger.parts:
-            records = [r for file in self.selected for r in self._records(file.identity.path)]
-            others = dict.fromkeys(r.fingerprint for r in records if r.fingerprint != self.fingerprint)
-            refuse_other_terms(self.contract, self.terms, self.fingerprint, others, self.job.sink.path)
+        """Parts made under other terms are kept, replaced or, by default, a reason to stop; with ``--limit`` always."""
+        if not self.ledger.parts:
+            return
+        job, path = self.job, self.job.sink.path
+        records = [r for file in self.selected for r in self._records(file.identity.path)]
+        others = dict.fromkeys(r.fingerprint for r in records if r.fingerprint != self.fingerprint)
+        present = dict.fromkeys(r.fingerprint for r in self.ledger.parts.values())
+        replace = job.on_change == "replace"
+        refuse_other_limit(self.contract, self.terms, self.fingerprint, present, others, path, replace)
+        if job.on_change is None:
+            refuse_other_terms(self.contract, self.terms, self.fingerprint, others, path)
 
     def _records(self, path: str) -> list[PartRecord]:
         return [self.ledger.parts[shard_id] for shard_id in self.committed.by_path.get(path, ())]
@@ -253,7 +271,7 @@ class _Planner:
         # Types are frozen by the first part, not by a first run that wrote none.
         sources = (kept, found.types) if self.ledger.parts else (found.types, kept)
         keep_types = {name: _written(type_) for name, type_ in _known_types(self.keep, *sources).items()}
-        where_types = _known_types(self.rows.columns, where, found.types, self.key_types)
+        where_types = _known_types(self.rows.columns, PSEUDO_TYPES, where, found.types, self.key_types)
         earlier = dict(before.earlier) if before else {}
         if before and before.fingerprint != self.fingerprint:
             earlier[before.fingerprint] = before.terms
@@ -266,6 +284,7 @@ class _Planner:
             version=__version__,
             earlier={fingerprint: terms for fingerprint, terms in earlier.items() if fingerprint in present},
             known=KnownFiles(self.fingerprint, self._known(found)),
+            sink=self.job.sink.path.rstrip("/"),
         )
 
     def _known(self, found: Findings) -> dict[FileIdentity, FileFacts]:
@@ -307,6 +326,10 @@ class _Planner:
         if self.job.sink.keep:
             return []
         return [f"sink.keep names no column: {' and '.join(DEFAULT_KEEP)} are written"]
+
+
+def _name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
 
 
 def _covers(pieces: Sequence[Piece], file: FileIdentity, rows: int) -> bool:

@@ -6,6 +6,7 @@ workers, which run elsewhere, mean the same files.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -75,6 +76,12 @@ def _workers(value: Any) -> Any:
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ValueError("auto, or a whole number from 0")
     return number
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError("a finite number, more than 0")
+    return value
 
 
 def _text(value: Any) -> Any:
@@ -178,7 +185,7 @@ class Pool(Spec):
         BeforeValidator(_workers),
         WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 0}]}),
     ] = "auto"
-    num_cpus: Annotated[float, Field(gt=0)] = 1
+    num_cpus: Annotated[float, Field(gt=0), AfterValidator(_finite)] = 1
     num_gpus: Annotated[float, Field(ge=0, le=0)] = 0
     variant: str | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ import pytest
 from headrace.artifacts.errors import LedgerFault, UsageError
 from headrace.artifacts.manifest import Content, Variant
 from headrace.artifacts.storage import Folder
-from headrace.jobs.contract import Contract, difference, load_contract, refuse_other_terms, save_contract
+from headrace.jobs.contract import (
+    Contract,
+    difference,
+    load_contract,
+    refuse_other_sink,
+    refuse_other_terms,
+    save_contract,
+)
 from headrace.jobs.fingerprint import fingerprint_of, terms_of
 from headrace.jobs.known_files import FileFacts, KnownFiles
 from headrace.jobs.spec import make_job
@@ -145,6 +153,30 @@ def test_other_terms_are_refused() -> None:
         refuse_other_terms(None, {"x": 1}, "f", ["unknown"], "sink")
 
 
+def test_where_the_limit_differs_on_change_is_no_advice() -> None:
+    with pytest.raises(UsageError) as caught:
+        refuse_other_terms(Contract("f", {"x": 1, "limit": 3}, {}), {"x": 1, "limit": None}, "g", [], "sink")
+    assert caught.value.hint == "give --limit a sink of its own: --set sink.path=…"
+
+
+def test_a_contract_of_before_sinks_were_written_down(tmp_path: Path) -> None:
+    state = Folder(str(tmp_path / "state"))
+    save_contract(state, Contract("f", {}, {}, sink="/out/a"))
+    value = json.loads(state.read(paths.contract()))
+    assert value.pop("sink") == "/out/a"
+    state.write(paths.contract(), json.dumps(value).encode())
+    refuse_other_sink(load_contract(state), "/out/b", state.url)
+    refuse_other_sink(None, "/out/b", state.url)
+
+
+def test_a_sink_is_the_same_however_it_is_spelled(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    refuse_other_sink(Contract("f", {}, {}, sink=str(tmp_path / "real")), str(tmp_path / "link"), "/state")
+    refuse_other_sink(Contract("f", {}, {}, sink="s3://b/x"), "s3://b/x/", "s3://b/state")
+    with pytest.raises(UsageError, match="s3://b/x, not of s3://b/y"):
+        refuse_other_sink(Contract("f", {}, {}, sink="s3://b/x"), "s3://b/y", "s3://b/state")
+
+
 def test_the_contract_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     state = Folder(str(tmp_path))
     assert load_contract(state) is None
@@ -157,7 +189,7 @@ def test_the_contract_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     known = KnownFiles(
         "f", {FileIdentity("/ä", 3, "v"): FileFacts((1, 2), (1,)), FileIdentity("/b", 0, ""): FileFacts(())}
     )
-    contract = Contract("f", terms(), types, {"a": pa.int32()}, "0.1.0", {"g": {"x": 1}}, known)
+    contract = Contract("f", terms(), types, {"a": pa.int32()}, "0.1.0", {"g": {"x": 1}}, known, "/out")
     save_contract(state, contract)
     loaded = load_contract(state)
     assert loaded == contract and loaded is not None

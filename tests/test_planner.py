@@ -28,6 +28,7 @@ from headrace.jobs.records import FileRecord, Group, LedgerView, PartRecord
 from headrace.jobs.source import Listing, SourceFile, list_source
 from headrace.jobs.spec import make_job
 from headrace.workers import paths
+from headrace.workers.reader import read_windows
 from headrace.workers.shard import Counts, FileIdentity, Shard
 
 VARIANT = Variant(
@@ -621,6 +622,92 @@ def test_limit_takes_the_first_rows_of_the_plan(limit: int, tmp_path: Path) -> N
     assert world.plan(limit=limit).plan.nothing_to_do
     with pytest.raises(UsageError, match=f"limit: not set, was {limit}"):
         world.plan()
+
+
+@pytest.mark.parametrize("on_change", [None, "new_only", "replace"])
+def test_limit_needs_a_sink_of_its_own(on_change: str | None, world: World, tmp_path: Path) -> None:
+    write(tmp_path / "in/a.parquet", 300, 100)
+    world.run(until=2)
+    for limit in (1, 50):
+        with pytest.raises(UsageError, match=f"limit: {limit}, was not set") as caught:
+            world.plan(limit=limit, on_change=on_change)
+        assert caught.value.hint == "give --limit a sink of its own: --set sink.path=…"
+    world.contract = None
+    with pytest.raises(UsageError, match="limit: 50, was not known"):
+        world.plan(limit=50, on_change=on_change)
+
+
+@pytest.mark.parametrize("on_change", [None, "new_only", "replace"])
+def test_a_sink_made_with_a_limit_goes_on_with_replace_only(
+    on_change: str | None, world: World, tmp_path: Path
+) -> None:
+    write(tmp_path / "in/m=1/a.parquet", 300, 100)
+    write(tmp_path / "in/m=2/b.parquet", 150, 100)
+    world.run(limit=50)
+    with pytest.raises(UsageError, match="limit: 20, was 50") as caught:
+        world.plan(limit=20, on_change=on_change)
+    assert "on_change" not in str(caught.value.hint)
+    assert world.plan(limit=50, on_change=on_change).plan.nothing_to_do
+    assert len(world.plan(limit=50, on_change="replace", task={"max_length": 16}).plan.shards) == 1
+    if on_change != "replace":
+        for where in (None, "m = '2'"):  # of the other file nothing is there yet
+            with pytest.raises(UsageError, match="limit: not set, was 50") as caught:
+                world.plan(on_change=on_change, source__where=where)
+            assert "on_change" not in str(caught.value.hint)
+        return
+    world.run(on_change=on_change, until=4)
+    with pytest.raises(UsageError, match="limit: 50, was not set"):
+        world.plan(limit=50, on_change=on_change)  # half done
+    world.run(on_change=on_change)
+    world.assert_complete()
+    assert world.plan().plan.nothing_to_do
+
+
+def test_two_sinks_with_one_state(world: World, tmp_path: Path) -> None:
+    write(tmp_path / "in/a.parquet", 90)
+    world.run(sink__state="/state")
+    assert world.plan(sink__state="/state", sink__path="/out/x/../scores/").plan.nothing_to_do
+    with pytest.raises(UsageError, match="/state: it is of /out/scores, not of /out/others") as caught:
+        world.plan(sink__state="/state", sink__path="/out/others")
+    assert caught.value.exit_code == 2 and "sink.state" in str(caught.value.hint)
+    assert "/state/plans/contract.json" in str(caught.value.hint)
+    with pytest.raises(UsageError, match="not of s3://b/scores"):
+        world.plan(sink__state="s3://b/state", sink__path="s3://b/scores/")
+
+
+def test_a_sink_that_was_moved(world: World, tmp_path: Path) -> None:
+    write(tmp_path / "in/a.parquet", 90)
+    world.run()
+    # Together with the state beside it: nothing else can be meant.
+    assert world.plan(sink__path="/moved/scores").plan.nothing_to_do
+    # To another name: its new path is to be written down, as the hint says.
+    with pytest.raises(UsageError, match="not of /out/renamed"):
+        world.plan(sink__path="/out/renamed")
+    assert world.contract is not None
+    state = Folder(str(tmp_path / "state"))
+    save_contract(state, world.contract)
+    told = state.read(paths.contract()).replace(b'"/out/scores"', b'"/out/renamed"')
+    state.write(paths.contract(), told)
+    world.contract = load_contract(state)
+    assert world.plan(sink__path="/out/renamed").plan.nothing_to_do
+
+
+def test_where_a_row_came_from(world: World, tmp_path: Path) -> None:
+    """Such columns are made up; a file's own of that name, and its statistics, are hidden."""
+    own = pa.array(range(1000, 1300), pa.int64())
+    first = write(tmp_path / "in/source_file=x/a.parquet", 300, 100, source_row=own)
+    write(tmp_path / "in/source_file=x/b.parquet", 300, 100)
+    where = f"source_file = '{first}' and source_row between 120 and 140"
+    planned = world.run(source__where=where)
+    assert names(planned) == [[("a.parquet", 100, 100)]]
+    (shard,) = shards(planned)
+    windows = list(read_windows(shard.pieces, shard.partition, planned.score, {}))
+    assert [int(window.selected.sum()) for window in windows] == [0, 0, *[10] * 2, 1, 0, 0, 0, 0, 0]
+    assert world.plan(source__where=where).plan.nothing_to_do
+    fresh = World(world.source)
+    assert len(fresh.plan(source__where="source_row + id >= 0").plan.shards) == 6
+    with pytest.raises(SpecError, match="source_row"):
+        fresh.plan(source__where="source_row = 'x'")
 
 
 def rows_of(shard: Shard) -> list[tuple[str, int]]:

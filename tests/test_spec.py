@@ -151,6 +151,8 @@ def test_where_is_added_to_the_jobs_own(tmp_path: Path) -> None:
         ({"pools__cpu__workers": "some"}, "pools.cpu.workers: 'some'", "auto"),
         ({"pools__cpu__workers": -1}, "pools.cpu.workers: -1", "auto"),
         ({"pools__cpu__num_cpus": 0}, "pools.cpu.num_cpus: 0", "more than 0"),
+        ({"pools__cpu__num_cpus": float("inf")}, "pools.cpu.num_cpus: inf", "finite"),
+        ({"pools__cpu__num_cpus": float("nan")}, "pools.cpu.num_cpus: nan", "more than 0"),
         ({"pools": {}}, "pools: {}", "at least one"),
         ({"pools__gpu__num_gpus": 1}, "GPU pools are not supported yet", "num_cpus"),
         ({"variant": "a", "pools__cpu__variant": "b"}, "several variants", "same one"),
