@@ -17,6 +17,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "error: headrace needs Python 3.11 or newer, $(PYTHON) is: $$($(PYTHON) --version 2>&1)" >&2; \
 	  echo "hint: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "making the environment in $(VENV): about 2.3 GB, most of it PyTorch for compiling; this takes minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[compile,s3,dev]'
 	@touch $@

@@ -51,11 +51,22 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Sets a variable of the job, or a key as in task.max_length=64."),
 ]
-Where = Annotated[str | None, typer.Option("--where", help="Only rows for which this holds, besides source.where.")]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="SQL",
+        help="Only rows for which this holds, besides source.where. Over partition keys it only selects; over columns "
+        "it is part of what the sink holds.",
+    ),
+]
 Limit = Annotated[
     int | None,
     typer.Option(
-        "--limit", min=1, metavar="N", help="About N rows, into a sink of its own; marks nothing as finished."
+        "--limit",
+        min=1,
+        metavar="N",
+        help="The first N rows, before where. Needs a sink of its own: --set sink.path=PATH.",
     ),
 ]
 
@@ -86,22 +97,25 @@ def compile_model(
     ] = None,
     eval_data: Annotated[
         list[str] | None,
-        typer.Option(metavar="PARQUET", help="Rows to measure the accuracy on; may be repeated."),
+        typer.Option(
+            metavar="PARQUET", help="Rows to measure the accuracy on: a file, folder or glob; may be repeated."
+        ),
     ] = None,
     text: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN", help="Their text column; repeated ones are joined by a space."),
+        typer.Option(metavar="COLUMN", help="Text column of these rows; repeated ones are joined by a space."),
     ] = None,
     label: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Their column of true labels, for the accuracy itself."),
+        typer.Option(metavar="COLUMN", help="Column of these rows with true labels, for a classifier's accuracy."),
     ] = None,
-    eval_rows: Annotated[int, typer.Option(min=1, help="How many of them at most, a random choice.")] = 5000,
+    eval_rows: Annotated[int, typer.Option(min=1, help="How many of these rows at most, chosen at random.")] = 5000,
     name: Annotated[str | None, typer.Option(help="The artifact's name; by default the model's.")] = None,
     max_length: Annotated[
         int | None,
         typer.Option(min=2, help="Tokens per row at most, if fewer than the model takes."),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replaces the artifact of another model too.")] = False,
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
@@ -110,7 +124,7 @@ def compile_model(
 
     data = EvalData(tuple(eval_data or ()), tuple(text or ()), label, eval_rows)
     choices = {"revision": revision, "task": task, "variants": tuple(variant or ()), "name": name}
-    finish("compile", model, out, data, {**choices, "max_length": max_length})
+    finish("compile", model, out, data, {**choices, "max_length": max_length, "force": force})
 
 
 @app.command()

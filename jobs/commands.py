@@ -24,10 +24,10 @@ LOG = logging.getLogger("headrace")
 
 def compile_command(output: Output, model: str, out: str, data: EvalData, choices: dict[str, Any]) -> int:
     from .compiling import compile_model
-    from .inspecting import inspect_artifact
+    from .inspecting import compiled_artifact
 
     compile_model(model, Path(out), eval_data=data, say=LOG.info, **choices)
-    output.show(inspect_artifact(out))
+    output.show(compiled_artifact(out))
     return 0
 
 
@@ -53,7 +53,8 @@ def plan_command(output: Output, job: str, sets: tuple[str, ...], where: str | N
     from .spec import load_job
 
     prepared = prepare(load_job(job, sets, where, limit))
-    output.show(plan_shown(prepared.planned.plan, prepared.job.name, prepared.variant.name, prepared.state))
+    planned, name = prepared.planned, prepared.job.name
+    output.show(plan_shown(planned.plan, name, prepared.variant.name, prepared.state, planned.score.where is not None))
     return 0
 
 
@@ -65,7 +66,7 @@ def run_command(
     from .report import summary_of
     from .session import RunOptions
     from .spec import load_job
-    from .summary import summary_lines
+    from .summary import quarantine_warning, summary_lines
 
     loaded = load_job(job, sets, where, limit)
     display = display_for(sys.stderr)
@@ -76,6 +77,9 @@ def run_command(
     summary = summary_of(result)
     lines = [] if isinstance(output, JsonOutput) else summary_lines(summary, _places(loaded, summary))
     output.show(Shown(summary, lines))
+    moved = loaded.sink.state is not None
+    if warning := quarantine_warning(summary, loaded.sink.path.rstrip("/"), loaded.state_url(), moved):
+        LOG.warning(warning)
     if result.failed:
         shards = f"{len(result.failed)} shards used up their attempts"
         guard.tell(HeadraceError(shards, "the rest is committed; run the same command to try them again"))

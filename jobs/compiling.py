@@ -50,6 +50,7 @@ def compile_model(
     variants: Sequence[str] = (),
     name: str | None = None,
     max_length: int | None = None,
+    force: bool = False,
 ) -> Manifest:
     """Compiles ``model`` into the artifact ``out``; see ``artifacts.compiler.compile_model`` for what is raised."""
     texts = read_eval_texts(eval_data) if eval_data is not None and _asked_for(eval_data) else None
@@ -67,6 +68,7 @@ def compile_model(
         eval_texts=texts,
         name=name,
         max_length=max_length,
+        force=force,
     )
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 LINE_EVERY_S = 5.0
 _STATE_WORDS = {"planning": "planning", "starting": "starting Ray", "running": "scoring", "draining": "stopping"}
+#: What is left, and what it waits for, is over in the other states.
+_UNDER_WAY = {"planning", "starting", "running"}
 
 
 def display_for(stream: TextIO) -> Display:
@@ -27,13 +29,17 @@ def display_for(stream: TextIO) -> Display:
 
 def progress_line(progress: Progress) -> str:
     """One look in one line, without a line break."""
+    if not progress.shards_total:
+        # Only books are kept: files into quarantine or out of it, parts removed. No Ray is started for that.
+        state = "running" if progress.state == "starting" else progress.state
+        return "; ".join([f"{state}: no rows to score", *_notes(progress)])
     share = progress.rows_done / progress.rows_total if progress.rows_total else 1.0
     words = [
         f"{_STATE_WORDS.get(progress.state, progress.state)}:",
         f"{progress.rows_done:,} of {progress.rows_total:,} rows ({share:.0%}),",
         f"{progress.shards_done:,}/{progress.shards_total:,} shards, {progress.rows_per_s:,.0f} rows/s",
     ]
-    if progress.eta_s is not None and progress.rows_done < progress.rows_total:
+    if progress.state in _UNDER_WAY and progress.eta_s is not None and progress.rows_done < progress.rows_total:
         words.append(f"- {duration(progress.eta_s)} left")
     return " ".join(words) + "".join(f"; {note}" for note in _notes(progress))
 
@@ -42,7 +48,7 @@ def _notes(progress: Progress) -> list[str]:
     notes = []
     if progress.quarantined or progress.bad_files:
         notes.append(f"in quarantine: {count(progress.quarantined, 'row')}, {count(progress.bad_files, 'file')}")
-    if progress.waiting_for:
+    if progress.waiting_for and progress.state in _UNDER_WAY:
         notes.append(f"waiting for {progress.waiting_for}")
     return notes
 

@@ -34,7 +34,16 @@ def inspect_artifact(url: str, verify: bool = False) -> Shown:
     bundle = open_bundle(url)
     if verify:
         bundle.verify()
-    return Shown(bundle.manifest.model_dump(mode="json"), list(_lines(bundle, verify)))
+    return _shown(bundle, ", hashes right" if verify else ", hashes not checked, see --verify")
+
+
+def compiled_artifact(url: str) -> Shown:
+    """The same of an artifact that was sealed a moment ago. Raises ArtifactNotFound, ArtifactCorrupt."""
+    return _shown(open_bundle(url), "")
+
+
+def _shown(bundle: Bundle, hashes: str) -> Shown:
+    return Shown(bundle.manifest.model_dump(mode="json"), list(_lines(bundle, hashes)))
 
 
 def cost_line(manifest: Manifest, variant: str) -> str | None:
@@ -48,14 +57,11 @@ def cost_line(manifest: Manifest, variant: str) -> str | None:
     return None
 
 
-def _lines(bundle: Bundle, verified: bool) -> Iterator[str]:
+def _lines(bundle: Bundle, hashes: str) -> Iterator[str]:
     content, report = bundle.content, bundle.manifest.report
     yield bundle.model
     pairs = [*_about(content), ("source", report.source + (f" at {report.revision}" if report.revision else ""))]
-    pairs.append(("digest", bundle.digest))
-    pairs.append(
-        ("files", f"{len(content.files)}, {'hashes right' if verified else 'hashes not checked, see --verify'}")
-    )
+    pairs += [("digest", bundle.digest), ("files", f"{len(content.files)}{hashes}")]
     yield from columns([("  " + name, text) for name, text in pairs])
     yield "variants"
     sizes = {file.path: file.size_bytes for file in content.files}

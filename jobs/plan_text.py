@@ -15,12 +15,13 @@ from .report import SUMMARY
 _SHOWN = 10
 
 
-def plan_shown(plan: Plan, job: str, variant: str, state: Folder) -> Shown:
-    value = plan_value(plan, job, variant, _last_rate(state))
+def plan_shown(plan: Plan, job: str, variant: str, state: Folder, filtered: bool = False) -> Shown:
+    """``filtered``: a ``where`` over columns will leave rows out; how many, only scoring tells."""
+    value = plan_value(plan, job, variant, _last_rate(state), filtered)
     return Shown(value, list(_lines(plan, value)))
 
 
-def plan_value(plan: Plan, job: str, variant: str, rows_per_s: float | None) -> dict[str, Any]:
+def plan_value(plan: Plan, job: str, variant: str, rows_per_s: float | None, filtered: bool = False) -> dict[str, Any]:
     """``rows_per_s`` is an earlier run's, of which ``estimated_s`` is made."""
     rows = int(plan.shards.piece_rows.sum())
     return {
@@ -32,6 +33,7 @@ def plan_value(plan: Plan, job: str, variant: str, rows_per_s: float | None) -> 
         "rows_done": plan.done_rows,
         "shards_done": plan.done_shards,
         "rows_to_do": rows,
+        "rows_are_before_where": filtered,
         "shards_to_do": len(plan.shards),
         "partitions": len(plan.partitions),
         "unfinished_partitions": dict(plan.unfinished_partitions),
@@ -46,14 +48,22 @@ def plan_value(plan: Plan, job: str, variant: str, rows_per_s: float | None) -> 
 
 
 def _lines(plan: Plan, value: dict[str, Any]) -> Iterator[str]:
-    todo = f"{count(value['rows_to_do'], 'row')} in {count(value['shards_to_do'], 'shard')}"
-    yield f"{value['job']}: {'nothing to do' if plan.nothing_to_do else todo + ' to score'}"
+    yield f"{value['job']}: {_todo(plan, value)}"
     yield from columns([("  " + name, text) for name, text in _pairs(plan, value)])
     for name, shards in list(plan.unfinished_partitions.items())[:_SHOWN]:
         if name:
             yield f"    {name}: {count(shards, 'shard')}"
     for bad in plan.bad_files[:_SHOWN]:
         yield f"  to quarantine: {bad.file.path}: {bad.reason}"
+
+
+def _todo(plan: Plan, value: dict[str, Any]) -> str:
+    if plan.nothing_to_do:
+        return "nothing to do" if plan.files else "nothing to do, no file matches where"
+    rows, shards = count(value["rows_to_do"], "row"), count(value["shards_to_do"], "shard")
+    if value["rows_are_before_where"] and value["rows_to_do"]:
+        return f"at most {rows} to score, before where, in {shards}"
+    return f"{rows} in {shards} to score"
 
 
 def _pairs(plan: Plan, value: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from ..artifacts.hardware import available_cpus, choose_variant, this_cpu
 from ..artifacts.manifest import Variant
 from ..artifacts.store import Chunk, ship, unpack
 from ..workers.opened import UnreadableFile
+from ..workers.schema import check_names, output_schema
 from ..workers.shard import ScoreSpec
 from .planner import PlannedJob, make_plan
 from .records import LedgerView
@@ -43,6 +44,7 @@ def preview(job: Job, rows: int) -> pa.Table:
     listing = list_source(job.source.paths(), job.source.storage_options)
     plans = _plans(job, bundle, variant, listing, rows)
     planned = next(plans)
+    check_names(planned.score, bundle.content)
     with tempfile.TemporaryDirectory(prefix="headrace-preview-") as folder:
         scorer = _scorer(Path(folder), bundle, variant, planned.score)
         table = _table(planned, job, scorer, rows)
@@ -79,8 +81,6 @@ def _as_it_is(chunk: Chunk) -> Chunk:
 
 
 def _table(planned: PlannedJob, job: Job, scorer: Scorer, rows: int) -> pa.Table:
-    from ..workers.schema import output_schema
-
     schema = output_schema(planned.score, scorer.content)
     tables = [schema.empty_table()]
     for window in _windows(planned, job):

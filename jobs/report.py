@@ -147,7 +147,7 @@ def _pool(workers: Sequence[WorkerTotals], score_s: float) -> dict[str, Any]:
         "rows_per_s": _rate(rows, score_s),
         "tokens_per_s": _rate(tokens, score_s),
         "wait_s": sum(one.wait_s for one in workers),
-        "peak_rss_bytes": max(one.peak_rss_bytes for one in workers),
+        "peak_rss_bytes": max(one.peak_rss_bytes for one in workers) or None,
     }
 
 
@@ -156,7 +156,8 @@ def _worker(run: str, totals: WorkerTotals) -> dict[str, Any]:
     return {
         "run": run,
         **_named(info, "worker node host pid variant provider threads cpu_model cpu_flags load_s"),
-        **_named(totals, "pool shards rows quarantined wait_s wall_s peak_rss_bytes"),
+        **_named(totals, "pool shards rows quarantined wait_s wall_s"),
+        "peak_rss_bytes": totals.peak_rss_bytes or None,  # a killed worker's is not known
         **_named(stats, "unique_rows tokens padded_tokens truncated batches"),
         **_named(stats.timings, " ".join(_STEPS)),
         **_rates(stats, totals.rows),

@@ -5,6 +5,7 @@ Made of the summary's value alone (``report.summary_of``), so that a run of long
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,14 +38,29 @@ def summary_lines(summary: Mapping[str, Any], places: Places) -> list[str]:
     return [head, "", *columns([("  " + name, text) for name, text in pairs]), *_next(summary, places)]
 
 
+def quarantine_warning(summary: Mapping[str, Any], sink: str, state: str, state_given: bool) -> str | None:
+    """What a run put into quarantine and how to see it; None where that is nothing."""
+    rows, files = summary["bad_rows"], summary["bad_files"]
+    if not rows and not files:
+        return None
+    what = " and ".join(count(number, noun) for number, noun in ((rows, "row"), (files, "file")) if number)
+    command = shlex.join(["headrace", "status", sink, *(["--state", state] if state_given else [])])
+    return f"put into quarantine: {what}, see {state}/quarantine/; `{command}` lists them by reason"
+
+
 def _nothing_done(summary: Mapping[str, Any], places: Places) -> Iterator[str]:
-    what = f"removed {count(summary['removed_parts'], 'part')}" if summary["removed_parts"] else "nothing to do"
-    yield f"{summary['job']}: {what}, everything is scored"
+    yield f"{summary['job']}: {_nothing(summary)}"
     yield ""
-    pairs = [("rows", f"{summary['rows_before']:,} in {count(summary['files'], 'file')}, scored and current")]
+    pairs = [("rows", f"{summary['rows_before']:,} in {count(summary['files'], 'file')}, done before and unchanged")]
     pairs += [("time", duration(summary["wall_s"])), *_model(places), *_bad(summary, places)]
     pairs.append(("predictions", places.sink))
     yield from columns([("  " + name, text) for name, text in pairs])
+
+
+def _nothing(summary: Mapping[str, Any]) -> str:
+    if summary["removed_parts"]:
+        return f"removed {count(summary['removed_parts'], 'part')}, all is up to date"
+    return f"nothing to do, {'all is up to date' if summary['files'] else 'no file matches where'}"
 
 
 def _work(summary: Mapping[str, Any], places: Places) -> Iterator[tuple[str, str]]:
@@ -68,11 +84,16 @@ def _model(places: Places) -> Iterator[tuple[str, str]]:
 
 
 def _row_text(summary: Mapping[str, Any]) -> str:
-    text = f"{summary['rows']:,} scored in this run, {summary['rows_before']:,} before it"
-    if summary["rows"] < summary["rows_planned"]:
-        text += f", {summary['rows_planned'] - summary['rows']:,} left"
+    """What became of the rows that this run read; they add up."""
+    text = f"{summary['rows_written']:,} scored"
     if summary["rows_filtered"]:
-        text += f"; {summary['rows_filtered']:,} did not match `where`"
+        text += f", {summary['rows_filtered']:,} filtered out by where"
+    if summary["bad_rows"]:
+        text += f", {summary['bad_rows']:,} in quarantine"
+    if summary["rows_before"]:
+        text += f"; {summary['rows_before']:,} done before"
+    if summary["rows"] < summary["rows_planned"]:
+        text += f"; {summary['rows_planned'] - summary['rows']:,} left"
     return text
 
 
@@ -82,7 +103,9 @@ def _pool_text(pool: Mapping[str, Any]) -> str:
         if pool["hosts"] > 1
         else f"{count(pool['workers'], 'worker')}"
     )
-    return f"{where}, {pool['variant']}, peak memory of one {size(pool['peak_rss_bytes'])}"
+    # Nobody can ask a worker that was killed.
+    peak = f", peak memory of one {size(pool['peak_rss_bytes'])}" if pool["peak_rss_bytes"] else ""
+    return f"{where}, {pool['variant']}{peak}"
 
 
 def _token_text(summary: Mapping[str, Any]) -> str:

@@ -74,6 +74,21 @@ def test_an_artifact_that_went_during_the_run(
         assert "nightly: done" in shown and "speed" in shown and "\n  model" not in shown
 
 
+def test_a_run_warns_of_what_it_put_into_quarantine(
+    job: JobFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = results.result()
+    monkeypatch.setattr(driver, "run_job", lambda *_: made)
+    monkeypatch.setattr(commands.LOG, "propagate", True)
+    assert commands.run_command(output_for(True), str(job.path), (), None, None, {}) == 0
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "2 rows and 1 file" in warning and f"`headrace status {job.sink}`" in warning
+    caplog.clear()
+    made = results.result(outcomes=(results.outcome(0),), bad_files=0)
+    assert commands.run_command(output_for(True), str(job.path), (), None, None, {}) == 0
+    assert not caplog.records
+
+
 def test_repair_names_the_parts_whose_quarantine_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sink, state = Folder(str(tmp_path / "scores")), Folder(str(tmp_path / "_headrace" / "scores"))
     made = publish(sink, state, record(piece("a"), quarantined=1))

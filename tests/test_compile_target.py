@@ -15,6 +15,7 @@ import tiny_models
 
 from headrace.artifacts.bundle import open_bundle
 from headrace.artifacts.compiler import compile_model
+from headrace.artifacts.compiler.source import same_source
 from headrace.artifacts.compiler.target import check_target, move_into_place
 from headrace.artifacts.errors import UsageError
 from headrace.artifacts.manifest import Manifest
@@ -26,12 +27,35 @@ def build(model: Path, out: Path, **options: Any) -> Manifest:
     )
 
 
-def test_an_artifact_is_replaced(tiny_classifier_model: Path, tmp_path: Path) -> None:
-    first = build(tiny_classifier_model, tmp_path / "out")
-    second = build(tiny_models.classifier(tmp_path / "other", seed=6), tmp_path / "out", name="other")
+def test_an_artifact_is_replaced(tmp_path: Path) -> None:
+    """A model that was trained again in its own folder is still the same model."""
+    model = tiny_models.classifier(tmp_path / "other", seed=5)
+    first = build(model, tmp_path / "out")
+    shutil.rmtree(model)
+    second = build(tiny_models.classifier(tmp_path / "other", seed=6), tmp_path / "out")
     assert open_bundle(str(tmp_path / "out")).digest == second.digest != first.digest
     open_bundle(str(tmp_path / "out")).verify()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "out"]
+
+
+def test_another_models_artifact_is_replaced_by_force_only(tiny_classifier_model: Path, tmp_path: Path) -> None:
+    first = build(tiny_classifier_model, tmp_path / "out", name="spam")
+    other = tiny_models.classifier(tmp_path / "other", seed=6)
+    for model, name in ((other, None), (other, "spam"), (tiny_classifier_model, "ham")):
+        with pytest.raises(UsageError, match=r"another model's artifact: .*: spam, made of ") as caught:
+            build(model, tmp_path / "out", name=name)
+        assert "--force" in (caught.value.hint or "")
+    assert open_bundle(str(tmp_path / "out")).digest == first.digest
+    forced = build(other, tmp_path / "out", force=True)
+    assert open_bundle(str(tmp_path / "out")).manifest.model == forced.model != first.model
+
+
+def test_one_folder_spelled_in_two_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert same_source("model", str(tmp_path / "model")) and same_source("./model/", "model")
+    assert same_source("owner/name", "owner/name")
+    assert not same_source("owner/name", "owner/other") and not same_source("model", "owner/model")
 
 
 def test_the_old_artifact_survives_a_failure(tiny_classifier_model: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from headrace.artifacts.bundle import open_bundle
 from headrace.artifacts.errors import ArtifactCorrupt, ArtifactNotFound, SourceError, UsageError
 from headrace.jobs.compiling import EvalData, compile_model, read_eval_texts
-from headrace.jobs.inspecting import cost_line, inspect_artifact
+from headrace.jobs.inspecting import compiled_artifact, cost_line, inspect_artifact
 
 
 @pytest.fixture
@@ -94,12 +94,14 @@ def test_compiled_with_the_workers_own_scoring(rows: Path, tiny_classifier_model
     answers = pipeline("text-classification", model=str(tiny_classifier_model), device="cpu")(list(found.texts))
     right = sum(answer["label"] == label for answer, label in zip(answers, found.labels or (), strict=True))
     assert manifest.report.checks["cpu-fp32"]["eval"]["accuracy"] == pytest.approx(right / len(found.texts))
-    assert any("evaluation rows" in line for line in lines)
+    assert any("evaluation rows" in line for line in lines) and not any("_" in line.split(":")[0] for line in lines)
     (int8,) = (variant.name for variant in manifest.content.variants if variant.precision == "int8")
     cost = cost_line(manifest, int8)
     assert cost is not None and "same answer as fp32" in cost and "on 32 evaluation rows" in cost
     assert cost_line(manifest, "cpu-fp32") is None
+    assert not any("--verify" in line for line in compiled_artifact(str(tmp_path / "out")).lines)
     text = "\n".join(inspect_artifact(str(tmp_path / "out")).lines)
+    assert "hashes not checked, see --verify" in text
     for words in (manifest.model, "negative, neutral, positive", int8, "accuracy", "32 of 36 rows", manifest.digest):
         assert words in text
 

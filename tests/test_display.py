@@ -24,6 +24,20 @@ def test_one_line_says_it_all() -> None:
     )
 
 
+@pytest.mark.parametrize("state", ["draining", "interrupted", "failed", "done"])
+def test_a_run_that_ends_has_nothing_left_and_waits_for_nothing(state: str) -> None:
+    line = progress_line(results.progress(state=state, waiting_for="1 worker(s) to start", quarantined=3))
+    assert "left" not in line and "waiting" not in line
+    assert "250 of 1,000 rows" in line and "in quarantine: 3 rows" in line
+
+
+def test_without_shards_there_is_no_ray_to_start() -> None:
+    nothing = {"shards_done": 0, "shards_total": 0, "rows_done": 0, "rows_total": 0, "eta_s": None}
+    assert progress_line(results.progress(state="starting", **nothing)) == "running: no rows to score"
+    line = progress_line(results.progress(state="done", bad_files=1, **nothing))
+    assert line == "done: no rows to score; in quarantine: 0 rows, 1 file"
+
+
 def test_lines_come_every_few_seconds_and_at_a_change() -> None:
     stream, now = io.StringIO(), [0.0]
     display = LineDisplay(stream, every_s=5.0, clock=lambda: now[0])

@@ -15,6 +15,7 @@ import pytest
 import results
 from runs import JobFile, headrace, sentences
 
+from headrace.artifacts.errors import SpecError
 from headrace.artifacts.storage import Folder
 from headrace.jobs import facts
 from headrace.jobs.footers import FileFooter, read_footers
@@ -67,6 +68,18 @@ def test_nothing_to_do(tmp_path: Path) -> None:
     assert shown.lines[0] == "nightly: nothing to do" and "time" not in "\n".join(shown.lines)
 
 
+def test_a_where_over_columns_makes_it_at_most(tmp_path: Path) -> None:
+    shown = plan_shown(made(3), "nightly", "cpu-fp32", Folder(str(tmp_path)), filtered=True)
+    assert shown.lines[0] == "nightly: at most 300 rows to score, before where, in 3 shards"
+    assert shown.value["rows_are_before_where"] is True
+
+
+def test_no_file_matches(tmp_path: Path) -> None:
+    none = dataclasses.replace(made(0), files=0, rows=0, size_bytes=0, done_rows=0, done_shards=0, partitions=())
+    shown = plan_shown(none, "nightly", "cpu-fp32", Folder(str(tmp_path)))
+    assert shown.lines[0] == "nightly: nothing to do, no file matches where"
+
+
 def test_what_is_unusual_is_named(tmp_path: Path) -> None:
     plan = dataclasses.replace(
         made(1),
@@ -114,6 +127,20 @@ def test_a_preview_of_more_rows_than_there_are(job: JobFile) -> None:
     table = preview(load_job(job.path), 1000)
     assert len(table) == 302 and table["label"].to_pylist()[-2:] == [None, None]
     assert len(preview(load_job(job.path, where="id < 0"), 10)) == 0
+
+
+def test_a_preview_refuses_what_a_plan_refuses(job: JobFile, tmp_path: Path) -> None:
+    table = pa.table({"id": [1], "label": ["x"], "body": sentences(1)})
+    pq.write_table(table, tmp_path / "in" / "a.parquet")
+    clashing = load_job(job.path, ["sink.keep=[id, label]"])
+    with pytest.raises(SpecError, match="two output columns have the same name: label"):
+        preview(clashing, 5)
+    prefixed = preview(load_job(job.path, ["sink.keep=[id, label]", "sink.column_prefix=p_"]), 5)
+    assert prefixed.schema.names[:3] == ["id", "label", "p_label"]
+
+
+def test_plan_on_the_command_line_says_before_where(job: JobFile) -> None:
+    assert "at most 302 rows to score, before where" in headrace("plan", str(job.path), "--where", "id < 99").stdout
 
 
 def many_files(folder: Path, files: int) -> None:

@@ -31,13 +31,14 @@ class Block:
 
 
 BLOCKS = [Block(*found) for found in _BLOCK.findall(README)]
+JOB, BACKFILL = (block for block in BLOCKS if block.language == "yaml")
 
 
 def test_no_command_block_is_left_out() -> None:
     assert {block.language for block in BLOCKS} <= {"sh", "yaml", "python", "text"}
     assert README.count("\n```\n") == len(BLOCKS)
     programs = {command[0] for block in BLOCKS if block.language == "sh" for command in block.commands}
-    assert programs == {"make", "headrace"}
+    assert programs == {"make", "headrace", "."}
 
 
 def test_make_targets_exist() -> None:
@@ -55,7 +56,7 @@ def test_the_blocks_run_one_after_the_other(tiny_embedder_model: Path, tmp_path:
     shutil.copytree(tiny_embedder_model, tmp_path / "my-model")
     said = {}
     for block in BLOCKS:
-        if block.language == "yaml":
+        if block is JOB:
             (tmp_path / "job.yaml").write_text(block.text)
         elif block.language == "python":
             run([sys.executable, "-c", block.text], tmp_path)
@@ -105,6 +106,18 @@ def test_the_job_files_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(ROOT)
     job = load_job("examples/glosses/job.yaml")
     assert job.name == "glosses"
-    (text,) = (block.text for block in BLOCKS if block.language == "yaml")
-    (tmp_path / "job.yaml").write_text(text)
-    assert load_job(str(tmp_path / "job.yaml")).name == yaml.safe_load(text)["name"]
+    (tmp_path / "job.yaml").write_text(JOB.text)
+    assert load_job(str(tmp_path / "job.yaml")).name == yaml.safe_load(JOB.text)["name"]
+
+
+def test_the_backfill_loads_and_only_selects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace.jobs.spec import load_job
+    from headrace.jobs.where import parse_where
+
+    monkeypatch.chdir(ROOT)
+    job, addition = yaml.safe_load(JOB.text), yaml.safe_load(BACKFILL.text)
+    merged = {**job, **addition, "source": {**job["source"], **addition["source"]}}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(merged))
+    loaded = load_job(tmp_path / "job.yaml", ["ds=2026-12-01"])
+    files, rows = parse_where(loaded.source.where).split(["ds"])
+    assert files.text is not None and "'2026-12-01'" in files.text and rows.text is None

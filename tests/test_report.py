@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -13,7 +14,7 @@ import results
 
 from headrace.artifacts.storage import Folder
 from headrace.jobs.report import summary_of, write_progress, write_report
-from headrace.jobs.summary import Places, summary_lines
+from headrace.jobs.summary import Places, quarantine_warning, summary_lines
 
 RUN = "runs/20240102T030405Z-abc"
 #: The design's words for workers.parquet, in its order.
@@ -102,7 +103,8 @@ def test_progress_is_written_whole(state: Folder) -> None:
 def test_what_a_person_reads() -> None:
     text = "\n".join(summary_lines(summary_of(results.result()), PLACES))
     for words in (
-        "nightly: done", "300 scored in this run, 700 before it", "30 did not match", "75 rows/s, 675 tokens/s",
+        "nightly: done", "268 scored, 30 filtered out by where, 2 in quarantine; 700 done before\n",
+        "75 rows/s, 675 tokens/s",
         "2,700 of 240 texts in 21 batches, 10.0% padding", "2 rows and 1 file", "lake/_headrace/scores/quarantine/",
         "2 workers, cpu-vnni-int8", "cosine 0.99", "lake/scores (15.0 kB written)", "headrace run job.yaml",
         "1 source file gone",
@@ -115,7 +117,11 @@ def test_a_failed_run_says_what_is_left() -> None:
         state="failed", exit_code=1, outcomes=(results.outcome(0),), failed=(("shard9", "RuntimeError: no"),)
     )
     text = "\n".join(summary_lines(summary_of(made), PLACES))
-    assert "FAILED" in text and "200 left" in text and "shard shard9: RuntimeError: no" in text
+    assert (
+        "FAILED" in text
+        and "90 scored, 10 filtered out by where; 700 done before; 200 left" in text
+        and "shard shard9: RuntimeError: no" in text
+    )
     assert "again:" not in text
 
 
@@ -125,4 +131,34 @@ def test_nothing_to_do_is_short() -> None:
     )
     lines = summary_lines(summary_of(made), PLACES)
     assert "nothing to do" in lines[0] and len(lines) < 10
-    assert "1,000 in 10 files" in "\n".join(lines)
+    assert "1,000 in 10 files, done before and unchanged" in "\n".join(lines)
+
+
+def test_no_file_matches() -> None:
+    made = results.result(
+        run_id="", outcomes=(), workers=(), shards_total=0, rows_total=0, rows_before=0, files=0, bad_files=0
+    )
+    assert summary_lines(summary_of(made), PLACES)[0] == "nightly: nothing to do, no file matches where"
+
+
+def test_the_memory_of_a_killed_worker_is_not_known(state: Folder) -> None:
+    killed = dataclasses.replace(results.worker("cpu-0", 3), peak_rss_bytes=0)
+    made = results.result(workers=(killed,))
+    write_report(state, made)
+    assert read(state, "workers.parquet")[0]["peak_rss_bytes"] is None
+    assert summary_of(made)["pools"]["cpu"]["peak_rss_bytes"] is None
+    text = "\n".join(summary_lines(summary_of(made), PLACES))
+    assert "1 worker, cpu-vnni-int8\n" in text and "peak memory" not in text
+    other = results.result(workers=(killed, results.worker("cpu-1", 1)))
+    assert "peak memory of one 123 MB" in "\n".join(summary_lines(summary_of(other), PLACES))
+
+
+def test_the_warning_of_a_quarantine() -> None:
+    summary = summary_of(results.result())
+    assert quarantine_warning(summary, "lake/my scores", "/state", False) == (
+        "put into quarantine: 2 rows and 1 file, see /state/quarantine/; "
+        "`headrace status 'lake/my scores'` lists them by reason"
+    )
+    rows_only = quarantine_warning({**summary, "bad_files": 0}, "s", "/state", True)
+    assert rows_only is not None and "2 rows, see" in rows_only and "status s --state /state`" in rows_only
+    assert quarantine_warning({**summary, "bad_rows": 0, "bad_files": 0}, "s", "/state", True) is None

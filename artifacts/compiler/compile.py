@@ -16,7 +16,7 @@ from .figures import Array, truth_of
 from .pytorch import TorchModel, load_config, load_model
 from .sentence import Sentence, read_sentence_files, transformer_folder
 from .source import Source, clean_name, fetch_source
-from .target import check_target, move_into_place, workspace
+from .target import check_same_model, check_target, move_into_place, workspace
 from .task import read_classes, resolve_task
 from .tokenizer import TokenizerFile, read_tokenizer
 
@@ -61,12 +61,14 @@ def compile_model(
     eval_texts: check.EvalTexts | None = None,
     name: str | None = None,
     max_length: int | None = None,
+    force: bool = False,
 ) -> Manifest:
     """Compiles ``model`` (a hub id or a folder in Hugging Face format) into the artifact ``out``.
 
     ``score`` is the worker's own way from texts to answers, so that what is measured is what runs. ``variants`` adds to
     cpu-fp32, by default the int8 variant of this machine. ``max_length`` may only lower the model's own. An artifact at
-    ``out`` is replaced once the new one is complete. ``say`` gets one line per step.
+    ``out`` is replaced once the new one is complete: the same model's, or with ``force`` any. ``say`` gets one line per
+    step.
 
     Raises UsageError for what can't be asked for, CompileError where the export is not the model.
     """
@@ -76,6 +78,8 @@ def compile_model(
     artifact_name = _artifact_name(name)
     libraries.require_libraries()
     source = fetch_source(model, revision)
+    if not force:
+        check_same_model(out, artifact_name or source.name, model)
     step = Step(source, recipes, score, say, eval_texts)
     with workspace(out) as work:
         content, reference = _build(step, work, task, artifact_name or source.name, max_length)
@@ -166,7 +170,7 @@ def _check(step: Step, bundle: Path, content: Content, reference: TorchModel) ->
         if name != "cpu-fp32":
             other = _scored(step, bundle, content, name, probes)
             step.checks[name] = {"probes": check.probe_figures(content, base, other)}
-            _tell(step, name, "probe texts", step.checks[name]["probes"])
+            step.say(f"{name} scored {len(probes):,} probe texts")
     _measure(step, bundle, content)
     _warn_of_other_hardware(step)
     return write_manifest(bundle, content, step.report())
@@ -181,7 +185,7 @@ def _measure(step: Step, bundle: Path, content: Content) -> None:
         answers = _scored(step, bundle, content, name, step.eval_texts.texts)
         step.checks[name]["eval"] = check.eval_figures(content, answers, base, step.eval_texts)
         step.checks[name]["eval_data"] = step.eval_texts.description
-        _tell(step, name, "evaluation rows", step.checks[name]["eval"])
+        step.say(f"{name} scored {len(step.eval_texts.texts):,} evaluation rows")
         base = answers if base is None else base
 
 
@@ -189,11 +193,6 @@ def _scored(step: Step, bundle: Path, content: Content, variant: str, texts: Seq
     found = step.score(bundle, variant, texts)
     check.require_finite(found, variant, (len(texts), content.dimension or len(content.labels)))
     return found
-
-
-def _tell(step: Step, name: str, what: str, figures: dict[str, float]) -> None:
-    shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items() if key != "rows")
-    step.say(f"{name} on {figures['rows']:,.0f} {what}: {shown or 'scored'}")
 
 
 def _warn_of_other_hardware(step: Step) -> None:

@@ -38,6 +38,14 @@ def fetch_source(model: str, revision: str | None = None) -> Source:
     return _hub(model, revision)
 
 
+def same_source(one: str, other: str) -> bool:
+    """Whether both, as users write them, are one folder (seen from here) or one hub id."""
+    if one == other:
+        return True
+    folders = [Path(given).expanduser() for given in (one, other)]
+    return all(folder.is_dir() for folder in folders) and folders[0].resolve() == folders[1].resolve()
+
+
 def _local(folder: Path, model: str, revision: str | None) -> Source:
     if revision is not None:
         raise UsageError(f"a revision is for models of the hub, this is a folder: {model}", "leave --revision out")

@@ -11,6 +11,7 @@ from pathlib import Path
 from ..bundle import open_bundle
 from ..errors import ArtifactCorrupt, ArtifactNotFound, UsageError
 from ..manifest import MANIFEST_NAME
+from .source import same_source
 
 
 def check_target(out: Path) -> None:
@@ -30,6 +31,18 @@ def check_target(out: Path) -> None:
     if foreign := present - known:
         hint = "give a new folder, or move them away"
         raise UsageError(f"the artifact's folder holds other files too: {out}: {min(foreign)}", hint)
+
+
+def check_same_model(out: Path, name: str, source: str) -> None:
+    """Raises UsageError where the artifact at ``out`` has another name or was made of another model."""
+    try:
+        manifest = open_bundle(str(out)).manifest
+    except ArtifactNotFound:
+        return  # nothing there, or not an artifact: check_target's to judge
+    there, before = manifest.content.name, manifest.report.source
+    if there != name or not same_source(before, source):
+        hint = "give another folder, or replace it with --force"
+        raise UsageError(f"the folder holds another model's artifact: {out}: {there}, made of {before}", hint)
 
 
 @contextmanager

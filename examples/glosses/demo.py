@@ -29,7 +29,7 @@ def main() -> int:
         print(f"{ARTIFACT} is there: not compiled again (`headrace inspect {ARTIFACT}` shows it)")
     headrace("run", JOB)
     show_join(QUERY)
-    print(f"\nsee what a second run does (nothing, in seconds):\n\n  .venv/bin/headrace run {JOB}\n")
+    print(f"\nsee what a second run does (nothing, in seconds):\n\n  . .venv/bin/activate\n  headrace run {JOB}\n")
     return 0
 
 
