@@ -122,12 +122,15 @@ def test_a_worker_of_an_encoder_job_never_imports_torch(classifier_artifact: Pat
     """In a run through the Python interface, where the workers' last words can be looked at."""
     code = """
 import json, sys
-from headrace.jobs.driver import prepare, run_job
+from headrace.jobs.driver import run_job
+from headrace.jobs.loop import Loop
 from headrace.jobs.spec import load_job
-from headrace.jobs import session
 seen = []
-original = session.outcome_of
-session.outcome_of = lambda tally, vitals, began: (seen.extend(vitals.values()), original(tally, vitals, began))[1]
+original = Loop._ask_vitals
+def asked(self):
+    original(self)
+    seen.extend(self.vitals.values())
+Loop._ask_vitals = asked
 result = run_job(load_job(sys.argv[1]))
 print(json.dumps([result.exit_code, [list(v.modules) for v in seen], "torch" in sys.modules]))
 """
