@@ -70,7 +70,8 @@ def make_plan(
     and shards again of which something is in quarantine.
 
     Raises SourceError where nothing can be scored, SpecError where ``where`` does not fit the columns, UsageError for a
-    sink with other terms or the state of another sink, LimitExceeded for a listing that lost most of its files, TransientError from the storage.
+    sink with other terms or the state of another sink, LimitExceeded for a listing that lost most of its files,
+    TransientError from the storage.
     """
     return _Planner(job, artifact, variant, listing, ledger, groups, contract, retry_quarantined).planned()
 
