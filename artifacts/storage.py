@@ -24,6 +24,7 @@ import fsspec
 from fsspec.core import url_to_fs
 
 from .errors import TransientError
+from .storage_errors import accessing, writing
 
 #: what a crash in the middle of a local write leaves behind: ``.name.<uuid>``
 _LEFTOVER = re.compile(r"^\..+\.[0-9a-f]{32}$")
@@ -51,7 +52,10 @@ def is_local(url: str) -> bool:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder at ``url``; ``options`` are fsspec's storage options and never shown (they may hold secrets)."""
+    """A folder at ``url``; ``options`` are fsspec's storage options and never shown (they may hold secrets).
+
+    Everything here raises UsageError where the store's client finds no credentials.
+    """
 
     url: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -74,7 +78,8 @@ class Folder:
 
     def read(self, key: str) -> bytes:
         """Raises FileNotFoundError."""
-        return cast("bytes", self._fresh().cat_file(self.path(key)))
+        with accessing(self.url):
+            return cast("bytes", self._fresh().cat_file(self.path(key)))
 
     def read_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         """Several files at once, in the order given; raises FileNotFoundError when one is missing."""
@@ -85,39 +90,46 @@ class Folder:
             return dict(zip(wanted, pool.map(self.read, wanted), strict=True))
 
     def open(self, key: str) -> BinaryIO:
-        return cast("BinaryIO", self._fresh().open(self.path(key), "rb"))
+        with accessing(self.url):
+            return cast("BinaryIO", self._fresh().open(self.path(key), "rb"))
 
     def exists(self, key: str) -> bool:
-        return bool(self._fresh().exists(self.path(key)))
+        with accessing(self.url):
+            return bool(self._fresh().exists(self.path(key)))
 
     def write(self, key: str, data: bytes) -> None:
-        """Replaces ``key``: a reader sees the old bytes or the new ones, also after a crash."""
-        if not self.is_local:
-            self.fs.pipe_file(self.path(key), data)
-            return
-        with self._staged(key, data) as (temporary, final):
-            os.replace(temporary, final)
-        fsync_folder(Path(self.path(key)).parent)
+        """Replaces ``key``: a reader sees the old bytes or the new ones, also after a crash.
+
+        Raises TransientError, on a full disk too, and UsageError where it can't be written at all: never OSError.
+        """
+        with writing(self.path(key)):
+            if not self.is_local:
+                self.fs.pipe_file(self.path(key), data)
+                return
+            with self._staged(key, data) as (temporary, final):
+                os.replace(temporary, final)
+            fsync_folder(Path(self.path(key)).parent)
 
     def create(self, key: str, data: bytes) -> bool:
         """Makes ``key`` with ``data`` if it is absent; False where it was there already.
 
         An object store that answers late may have made it and still say False: put something of your own into
-        ``data`` and read it back where that matters.
+        ``data`` and read it back where that matters. Raises as ``write`` does.
         """
-        if not self.is_local:
-            return _create_object(self.fs, self.path(key), data)
-        with self._staged(key, data) as (temporary, final):
-            try:
-                _link(temporary, final, data)
-            except FileExistsError:
-                return False
-        fsync_folder(Path(self.path(key)).parent)
-        return True
+        with writing(self.path(key)):
+            if not self.is_local:
+                return _create_object(self.fs, self.path(key), data)
+            with self._staged(key, data) as (temporary, final):
+                try:
+                    _link(temporary, final, data)
+                except FileExistsError:
+                    return False
+            fsync_folder(Path(self.path(key)).parent)
+            return True
 
     def delete(self, key: str) -> None:
         """A missing file is fine: deleting is idempotent."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with accessing(self.url), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if self.is_local:
                 os.unlink(self.path(key))
             else:
@@ -142,7 +154,7 @@ class Folder:
             found = _walk(self.path(prefix), self.root)
         else:
             infos: dict[str, dict[str, Any]] = {}
-            with contextlib.suppress(FileNotFoundError):  # no such bucket
+            with accessing(self.url), contextlib.suppress(FileNotFoundError):  # no such bucket
                 infos = self._fresh().find(self.path(prefix), detail=True)
             found = (_entry(path, info, self.root) for path, info in infos.items() if _is_file(path, info))
         return sorted((e for e in found if not _LEFTOVER.match(e.key.rsplit("/", 1)[-1])), key=lambda e: e.key)
@@ -155,7 +167,8 @@ class Folder:
         if not hasattr(self.fs, "call_s3"):
             return 0
         try:
-            return _abort_uploads(self.fs, self.path(prefix).rstrip("/") + "/")
+            with accessing(self.url):
+                return _abort_uploads(self.fs, self.path(prefix).rstrip("/") + "/")
         except PermissionError:
             return 0
 

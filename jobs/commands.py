@@ -137,10 +137,9 @@ def verify_command(output: Output, sink: str, state: str | None) -> int:
     value = dataclasses.asdict(report) | {"ok": report.ok}
     output.show(Shown(value, lines))
     if not report.ok:
-        faults = f"sink and ledger disagree: {len(report.faults)} faults"
-        error = LedgerFault(
-            faults, f"`headrace repair {sink}` makes the ledger anew, the next run scores what is missing"
-        )
+        faults = f"sink and ledger disagree: {count(len(report.faults), 'fault')}"
+        command = shlex.join(["headrace", "repair", sink, *(["--state", state] if state else [])])
+        error = LedgerFault(faults, f"`{command}` makes the ledger anew, the next run scores what is missing")
         guard.tell(error)
         return error.exit_code
     return 0

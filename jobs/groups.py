@@ -19,7 +19,7 @@ def load_groups(state: Folder) -> list[Group]:
     keys = [entry.key for entry in state.list(paths.PLANS) if entry.key.startswith(_PREFIX)]
     found: dict[str, Group] = {}
     for key, raw in state.read_many(keys).items():
-        found.update((group.id, group) for group in _parse(key, raw))
+        found.update((group.id, group) for group in _parse(state, key, raw))
     return list(found.values())
 
 
@@ -28,7 +28,7 @@ def delete_unreadable_groups(state: Folder) -> None:
     for entry in state.list(paths.PLANS):
         if entry.key.startswith(_PREFIX):
             try:
-                _parse(entry.key, state.read(entry.key))
+                _parse(state, entry.key, state.read(entry.key))
             except LedgerFault:
                 state.delete(entry.key)
 
@@ -38,7 +38,7 @@ def save_groups(state: Folder, epoch: int, groups: Sequence[Group]) -> None:
     if not groups:
         return
     key = paths.groups(epoch)
-    present = {group.id: group for group in _parse(key, state.read(key))} if state.exists(key) else {}
+    present = {group.id: group for group in _parse(state, key, state.read(key))} if state.exists(key) else {}
     present.update((group.id, group) for group in groups)
     state.write(key, _dump(present.values()))
 
@@ -48,8 +48,9 @@ def _dump(groups: Iterable[Group]) -> bytes:
     return json.dumps(values, indent=1, ensure_ascii=False).encode()
 
 
-def _parse(key: str, raw: bytes) -> list[Group]:
+def _parse(state: Folder, key: str, raw: bytes) -> list[Group]:
     try:
         return [Group(value["id"], value["partition"], tuple(value["files"])) for value in json.loads(raw)]
     except (ValueError, KeyError, TypeError) as error:
-        raise LedgerFault(f"recorded groups can't be read: {key}", hint="Run 'headrace repair SINK'") from error
+        hint = f"Run 'headrace repair' on the sink, with --state {state.url}"
+        raise LedgerFault(f"recorded groups can't be read: {state.path(key)}", hint) from error

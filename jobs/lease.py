@@ -81,7 +81,7 @@ class Lease:
             if _claim(state, info):
                 took_over = before is not None and not before.clean
                 if took_over and before is not None:
-                    say(f"taking over from the run {before.run_id} on {before.owner.host}, which did not end in order")
+                    say(f"taking over from {before.holder}, which did not end in order")
                 _tidy(state, info.epoch)
                 return cls(state, info, took_over, timing)
 

@@ -29,7 +29,14 @@ class LeaseInfo:
     token: str  #: whose file it is, whatever the store answered
 
     @property
+    def is_readable(self) -> bool:
+        """Whether the file says anything. Its holder would write it anew within seconds, so for long it has none."""
+        return bool(self.token)
+
+    @property
     def holder(self) -> str:
+        if not self.is_readable:
+            return f"an unknown run ({paths.lease(self.epoch)} in the state can't be read)"
         since = dt.datetime.fromtimestamp(self.since, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         return f"run {self.run_id} on host {self.owner.host}, pid {self.owner.pid}, since {since}"
 

@@ -121,7 +121,7 @@ def read_what_is_readable(state: Folder) -> tuple[LedgerView, list[str]]:
     tables, broken = [], []
     for segment in _in_force(list_segments(state)):
         try:
-            tables.append(_table(segment.key, state.read(segment.key)))
+            tables.append(_table(state, segment.key, state.read(segment.key)))
         except LedgerFault:
             broken.append(segment.key)
     return segments.to_view(segments.fold(tables)), broken
@@ -142,7 +142,7 @@ def _folded(state: Folder) -> pa.Table:
 
 def _fold(state: Folder, ordered: list[Segment]) -> pa.Table:
     contents = state.read_many(segment.key for segment in _in_force(ordered))
-    return segments.fold(_table(key, raw) for key, raw in contents.items())
+    return segments.fold(_table(state, key, raw) for key, raw in contents.items())
 
 
 def _in_force(ordered: list[Segment]) -> list[Segment]:
@@ -150,11 +150,12 @@ def _in_force(ordered: list[Segment]) -> list[Segment]:
     return ordered[compacted[-1] :] if compacted else ordered
 
 
-def _table(key: str, raw: bytes) -> pa.Table:
+def _table(state: Folder, key: str, raw: bytes) -> pa.Table:
     try:
         return segments.from_bytes(raw)
     except (pa.ArrowException, KeyError) as error:
-        raise LedgerFault(f"a ledger segment can't be read: {key}", hint="Run 'headrace repair SINK'") from error
+        hint = f"Run 'headrace repair' on the sink, with --state {state.url}"
+        raise LedgerFault(f"a ledger segment can't be read: {state.path(key)}", hint) from error
 
 
 def _parse(key: str) -> Segment | None:

@@ -21,6 +21,7 @@ from .records import FileRecord, Group, LedgerView
 from .recovery import sweep
 from .replacing import prune_folders
 from .scan import FoundPart, is_whole, quarantined_rows, record_of, same_work, scan
+from .sink import check_used
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,12 @@ def repair(sink: Folder, state: Folder, lease: Lease | None = None, watch_s: flo
     Of parts that hold the same source rows the one published last stays, by the store's own clock; a part whose
     quarantined rows are lost goes. Deleted parts lose nothing for good: the next run scores their rows. Records of
     source files in quarantine are kept, and read from the quarantine itself where the ledger is lost. Open
-    replacements are forgotten: the next run plans them again. Raises SinkHeld while a run holds the sink.
+    replacements are forgotten: the next run plans them again. Raises SinkHeld while a run holds the sink, UsageError
+    (and writes nothing) where there is neither state nor part.
     """
     if lease is not None:
         return _repair(sink, state, lease)
+    check_used(sink, state)
     with Lease.acquire(state, f"repair-{uuid.uuid4().hex[:8]}", watch_s=watch_s) as own:
         return _repair(sink, state, own)
 

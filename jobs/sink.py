@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from ..artifacts.errors import SinkError
+from ..artifacts.errors import SinkError, UsageError
 from ..artifacts.storage import Folder
 from ..workers import paths
 from .scan import is_own_name
@@ -37,6 +37,17 @@ def check(
         if folder.is_local:
             _check_writable(folder)
     _check_content(sink, state)
+
+
+def check_used(sink: Folder, state: Folder) -> None:
+    """Raises UsageError where there is neither a state nor a part of ours: no sink, or not the one that was meant."""
+    if not state.list() and not any(is_own_name(entry.key) for entry in sink.list()):
+        raise unused(sink, state)
+
+
+def unused(sink: Folder, state: Folder) -> UsageError:
+    hint = "Check the path; give --state if the job file sets sink.state"
+    return UsageError(f"no run has used this sink: {sink.url} (state looked for in {state.url})", hint)
 
 
 def create(sink: Folder, state: Folder) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..artifacts.errors import UsageError
 from ..artifacts.storage import Folder
 from ..workers import paths
 from ..workers.quarantine import read_quarantine
@@ -23,6 +22,7 @@ from .lease import STALE_S, read_lease
 from .leasefile import LeaseInfo
 from .output import columns, count, duration
 from .report import PROGRESS, SUMMARY
+from .sink import unused
 
 Verdict = Literal["running", "died", "done", "failed", "interrupted", "ended without a report", "idle"]
 _SHOWN = 10
@@ -36,7 +36,8 @@ class SinkStatus:
     state: str
     verdict: Verdict
     run: str | None
-    holder: LeaseInfo | None  #: of the newest lease, held or released
+    holder: LeaseInfo | None  #: of the newest lease, held or released; None also where that can't be read
+    unreadable_lease: str | None  #: where the newest lease lies that can't be read
     heartbeat_age_s: float | None
     progress: Mapping[str, Any] | None
     summary: Mapping[str, Any] | None
@@ -52,19 +53,20 @@ class SinkStatus:
 def read_status(sink: Folder, state: Folder, now: float | None = None) -> SinkStatus:
     """``now`` in seconds since the epoch. Raises UsageError where there is no state at all."""
     now = time.time() if now is None else now
-    lease = read_lease(state)
+    found = read_lease(state)
+    lease = found if found is not None and found.is_readable else None
     # An epoch that did not end in order names the run to ask about, even if that run has written nothing yet.
     run = lease.run_id if lease is not None and not lease.clean else _newest_run(state)
-    if lease is None and run is None:
-        hint = "Check the path; give --state if the job file sets sink.state"
-        raise UsageError(f"no run has used this sink: {sink.url} (state looked for in {state.url})", hint)
+    if found is None and run is None:
+        raise unused(sink, state)
     progress, summary = (_load(state, run, name) for name in (PROGRESS, SUMMARY))
     return SinkStatus(
         sink=sink.url,
         state=state.url,
-        verdict=_verdict(lease, summary, progress, now),
+        verdict=_verdict(found, summary, progress, now),
         run=run,
         holder=lease,
+        unreadable_lease=state.path(paths.lease(found.epoch)) if found is not None and lease is None else None,
         heartbeat_age_s=now - lease.beat_at if lease and lease.state == "held" else None,
         progress=progress,
         summary=summary,
@@ -92,7 +94,7 @@ def _load(state: Folder, run: str | None, name: str) -> dict[str, Any] | None:
 def _verdict(
     lease: LeaseInfo | None, summary: Mapping[str, Any] | None, progress: Mapping[str, Any] | None, now: float
 ) -> Verdict:
-    if lease is not None and lease.state == "held":
+    if lease is not None and lease.is_readable and lease.state == "held":
         return "died" if is_gone(lease.owner) or now - lease.beat_at > STALE_S else "running"
     if summary is not None and summary.get("state") in ("done", "failed", "interrupted"):
         verdict: Verdict = summary["state"]
@@ -129,6 +131,8 @@ def _head(status: SinkStatus) -> Iterator[str]:
         yield f"  last heartbeat {duration(max(0.0, status.heartbeat_age_s or 0.0))} ago"
     elif status.run is not None:
         yield f"  last run {status.run}"
+    if status.unreadable_lease is not None:
+        yield f"  the lease can't be read, so who holds the sink is not known: {status.unreadable_lease}"
     if status.summary is not None and status.summary.get("error") and status.verdict == "failed":
         yield f"  error: {status.summary['error']}"
     what = advice(status)

@@ -16,6 +16,7 @@ from .overlaps import overlaps
 from .records import LedgerView, PartRecord
 from .repair import Repaired, repair
 from .scan import FoundPart, Scan, is_whole, quarantined_rows, scan
+from .sink import check_used
 
 #: Parts that the ledger does not know, or knew before they were written over.
 _PUBLISHED = ("unknown-part", "other-pieces", "other-counts")
@@ -27,10 +28,10 @@ __all__ = ["Fault", "Repaired", "VerifyReport", "repair", "verify"]
 @dataclass(frozen=True, slots=True)
 class Fault:
     """``kind``: missing-part, unknown-part, torn-part, misplaced-part, other-pieces, other-counts, row-equation,
-    row-count, duplicate-rows, quarantine-missing, quarantine-count, quarantine-orphan."""
+    row-count, duplicate-rows, quarantine-missing, quarantine-count, quarantine-orphan, unreadable-lease."""
 
     kind: str
-    subject: str  #: a key in the sink, a shard id, or a source path
+    subject: str  #: a key in sink or state, a shard id, or a source path
     detail: str
 
 
@@ -58,8 +59,10 @@ def verify(sink: Folder, state: Folder) -> VerifyReport:
     """Reads every part's footer and the ledger, writes nothing.
 
     While a run is under way its latest parts are not in the ledger yet, nor those it wrote over, and those it replaces
-    may be gone: these are no faults then. Raises LedgerFault where a ledger segment can't be read.
+    may be gone: these are no faults then. Raises LedgerFault where a ledger segment can't be read, UsageError where
+    there is neither state nor part.
     """
+    check_used(sink, state)
     running = _running(state)
     view = read_ledger(state)
     found = scan(sink)
@@ -68,6 +71,7 @@ def verify(sink: Folder, state: Folder) -> VerifyReport:
     for one in twice:
         detail = f"{one.rows} rows from row {one.first_row} are in shards {one.a} and {one.b}"
         faults.append(Fault("duplicate-rows", one.path, detail))
+    faults += _lease_faults(state)
     passing: set[Fault] = set()
     if running is not None and faults:
         later = read_ledger(state)  # what the run wrote since explains what the scan found
@@ -91,7 +95,14 @@ def verify(sink: Folder, state: Folder) -> VerifyReport:
 
 def _running(state: Folder) -> LeaseInfo | None:
     lease = read_lease(state)
-    return lease if lease is not None and lease.state == "held" and not is_gone(lease.owner) else None
+    held = lease is not None and lease.is_readable and lease.state == "held" and not is_gone(lease.owner)
+    return lease if held else None
+
+
+def _lease_faults(state: Folder) -> Iterator[Fault]:
+    lease = read_lease(state)
+    if lease is not None and not lease.is_readable:
+        yield Fault("unreadable-lease", paths.lease(lease.epoch), "who holds the sink, if anyone does, can't be told")
 
 
 def _passes(fault: Fault, before: LedgerView, after: LedgerView) -> bool:

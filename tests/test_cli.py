@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -138,6 +139,34 @@ def test_unlock_ends_a_lease(tmp_path: Path) -> None:
     with pytest.raises(HeadraceError):
         lease.check()
     lease.release()
+
+
+@pytest.mark.parametrize("command", ["status", "verify", "repair"])
+def test_a_folder_that_was_never_a_sink(command: str, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.parquet").write_bytes(b"?")
+    for sink in ("nowhere", "source"):
+        done = headrace(command, sink, cwd=tmp_path)
+        assert done.returncode == 2 and f"no run has used this sink: {sink}" in done.stderr and "hint:" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_file_in_place_of_the_leases(tmp_path: Path) -> None:
+    (tmp_path / "_headrace" / "y").mkdir(parents=True)
+    (tmp_path / "_headrace" / "y" / "lease").write_text("")
+    done = headrace("repair", "y", cwd=tmp_path)
+    assert done.returncode == 2 and "_headrace/y/lease" in done.stderr and "in the way" in done.stderr
+
+
+def test_ctrl_c_while_repair_waits_for_the_lease(tmp_path: Path) -> None:
+    with Lease.acquire(Folder(str(tmp_path / "_headrace" / "y")), "r"):
+        command = [sys.executable, "-m", "headrace", "repair", "y", "--json"]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path) as repair:
+            assert repair.stderr is not None and "waiting up to" in repair.stderr.readline()
+            repair.send_signal(signal.SIGINT)
+            out, err = repair.communicate(timeout=20)
+    assert repair.returncode == 130 and json.loads(out)["exit_code"] == 130 and "Traceback" not in err
 
 
 def test_verify_and_repair_of_a_sink_with_nothing_in_it(tmp_path: Path) -> None:

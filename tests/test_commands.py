@@ -112,6 +112,14 @@ def test_json_of_verify_does_not_grow_with_the_sink(tmp_path: Path, capsys: pyte
     assert "part-" not in json.dumps(value)
 
 
+def test_verify_names_the_repair_with_its_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sink, state = str(tmp_path / "scores"), str(tmp_path / "elsewhere")
+    publish(Folder(sink), Folder(state), record(piece("a")))
+    assert commands.verify_command(output_for(False), sink, state) == 1
+    told = capsys.readouterr().err
+    assert "1 fault\n" in told and f"`headrace repair {sink} --state {state}`" in told
+
+
 def test_verify_of_an_object_store_takes_all_from_the_environment(s3: S3) -> None:
     url = s3.url("lake/scores")
     sink, state = Folder(url, s3.options), Folder(url.replace("/lake/scores", "/elsewhere"), s3.options)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from parts import Crash, Mortal, piece, record, source
 from s3_server import S3
 
-from headrace.artifacts.errors import LedgerFault
+from headrace.artifacts.errors import LedgerFault, TransientError
 from headrace.artifacts.storage import Folder
 from headrace.jobs.groups import delete_unreadable_groups, load_groups, save_groups
 from headrace.jobs.ledger import Ledger, list_segments, read_ledger, read_what_is_readable
@@ -110,11 +110,11 @@ def test_rows_survive_a_failed_flush(local: Folder, monkeypatch: pytest.MonkeyPa
     ledger.append_part(A)
 
     def fail(self: Folder, key: str, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
+        raise TransientError("No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(Folder, "write", fail)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(TransientError, match="No space left"):
             ledger.flush()
     ledger.append_part(B)
     ledger.flush()
@@ -232,7 +232,7 @@ def test_a_torn_segment_is_a_fault(local: Folder) -> None:
     local.write(first, local.read(first)[:100])
     with pytest.raises(LedgerFault, match=first) as fault:
         read_ledger(local)
-    assert fault.value.hint == "Run 'headrace repair SINK'"
+    assert fault.value.hint == f"Run 'headrace repair' on the sink, with --state {local.url}"
     view, broken = read_what_is_readable(local)
     assert (set(view.parts), broken) == ({B.shard_id}, [first])
     local.write(second, b"")
@@ -340,8 +340,9 @@ def test_groups_that_are_rubbish(local: Folder) -> None:
     save_groups(local, 1, [Group("g", "", ("/lake/ü.parquet",))])
     local.write(paths.groups(2), b'[{"id": "h"}]')
     local.write(paths.contract(), b"not a group")
-    with pytest.raises(LedgerFault, match="groups-00000002"):
+    with pytest.raises(LedgerFault, match="groups-00000002") as fault:
         load_groups(local)
+    assert f"--state {local.url}" in str(fault.value.hint)
     delete_unreadable_groups(local)
     assert load_groups(local) == [Group("g", "", ("/lake/ü.parquet",))]
     assert local.exists(paths.contract())

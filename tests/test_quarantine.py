@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+from parts import parquet
 
 from headrace.artifacts.storage import Folder
 from headrace.workers import paths
@@ -25,6 +30,21 @@ def test_rows_come_back() -> None:
     assert decode(data) == ROWS
     assert encode(ROWS, "s" * 20) == data
     assert pq.read_schema(io.BytesIO(data)).equals(SCHEMA)
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", parquet(pa.table({"row": [1]}))], ids=["empty", "torn", "other"])
+def test_what_is_no_quarantine_file_is_a_value_error(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode(data)
+
+
+def test_reading_starts_no_threads() -> None:
+    """Arrow's pools may abort a process that ends soon after they were used, with the output long printed."""
+    program = "import os, sys; from headrace.workers.quarantine import decode; data = sys.stdin.buffer.read(); "
+    program += "before = len(os.listdir('/proc/self/task')); rows = decode(data); "
+    program += "print(len(rows), len(os.listdir('/proc/self/task')) - before)"
+    done = subprocess.run([sys.executable, "-c", program], input=encode(ROWS, None), capture_output=True, check=True)
+    assert done.stdout.decode().split() == ["2", "0"]
 
 
 def test_rows_and_files_lie_in_one_folder_that_duckdb_reads(tmp_path: Path) -> None:

@@ -142,6 +142,18 @@ def test_a_lease_ended_by_hand_leaves_no_report(sink: Folder, state: Folder) -> 
     assert status.verdict == "ended without a report" and "run the same command again" in text_of(status)
 
 
+def test_a_lease_that_can_not_be_read(sink: Folder, state: Folder) -> None:
+    state.write(paths.lease(3), b"{")
+    status = read_status(sink, state)
+    assert (status.verdict, status.holder, status.heartbeat_age_s) == ("ended without a report", None, None)
+    text = text_of(status)
+    assert f"the lease can't be read, so who holds the sink is not known: {state.root}/{paths.lease(3)}" in text
+    assert "pid 0" not in text and "1970" not in text
+    write_progress(state, results.progress(state="done", rows_done=1000))
+    assert "250" not in text_of(read_status(sink, state)) and read_status(sink, state).run == RUN
+    assert status.to_json()["unreadable_lease"] == state.path(paths.lease(3))
+
+
 def test_partitions_and_quarantine(sink: Folder, state: Folder, held: Lease) -> None:
     done.mark(sink, state, [f"day={day:02d}" for day in range(12)], success_files=False)
     file = FileIdentity("/lake/a.parquet", 10, "v")

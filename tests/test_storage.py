@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import s3fs
 from s3_server import S3
 
-from headrace.artifacts.errors import TransientError
+from headrace.artifacts.errors import HeadraceError, TransientError, UsageError
 from headrace.artifacts.storage import Folder, is_local
 
 
@@ -22,6 +24,19 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
         return Folder(str(tmp_path / "store"))
     s3: S3 = request.getfixturevalue("s3")
     return Folder(s3.url("store"), s3.options)
+
+
+@pytest.fixture
+def no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Not in the environment, not in this machine's files, and no instance to ask."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield
+    s3fs.S3FileSystem.clear_instance_cache()
 
 
 def test_a_missing_folder_lists_as_empty(folder: Folder) -> None:
@@ -112,7 +127,7 @@ def test_writing_leaves_no_temporary_file(tmp_path: Path) -> None:
     folder.create("b", b"1")
     folder.create("b", b"2")
     (tmp_path / "c").mkdir()
-    with pytest.raises(OSError):  # a folder is in the way; which error is the system's
+    with pytest.raises(HeadraceError, match=str(tmp_path / "c")):  # a folder is in the way; how is the system's affair
         folder.write("c", b"1")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
 
@@ -231,5 +246,44 @@ def test_a_conflict_that_does_not_end_is_transient(monkeypatch: pytest.MonkeyPat
     with pytest.raises(TransientError):
         Folder("s3://bucket").create("a", b"1")
     monkeypatch.setattr(Folder, "fs", _BusyStore("InternalError", 99))
-    with pytest.raises(OSError, match="refused"):
+    with pytest.raises(TransientError, match="can't write bucket/a: OSError: refused"):
         Folder("s3://bucket").create("a", b"1")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device of a full disk")
+@pytest.mark.parametrize("method", [Folder.write, Folder.create])
+def test_a_full_disk_is_told_with_the_path(method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Path.open
+    monkeypatch.setattr(Path, "open", lambda _path, mode: opened(Path("/dev/full"), mode))
+    with pytest.raises(TransientError, match=f"can't write {tmp_path}/a: No space left on device") as caught:
+        method(Folder(str(tmp_path)), "a", b"1")
+    assert "Free some space" in str(caught.value.hint)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.message, again.hint) == (caught.value.message, caught.value.hint)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("method", [Folder.write, Folder.create])
+def test_a_file_where_a_folder_belongs_is_a_usage_error(method: Any, tmp_path: Path) -> None:
+    (tmp_path / "lease").write_text("")
+    for key in ("lease/1.json", "lease/deeper/1.json"):
+        with pytest.raises(UsageError, match=key) as caught:
+            method(Folder(str(tmp_path)), key, b"1")
+        assert "in the way" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Folder.list, Folder.abort_uploads, lambda folder: folder.read("a"), lambda folder: folder.open("a"),
+        lambda folder: folder.exists("a"), lambda folder: folder.write("a", b"1"),
+        lambda folder: folder.create("a", b"1"), lambda folder: folder.delete("a"),
+        lambda folder: folder.read_many(["a", "b"]), lambda folder: folder.delete_many(["a", "b"]),
+    ],
+    ids=["list", "abort", "read", "open", "exists", "write", "create", "delete", "read_many", "delete_many"],
+)  # fmt: skip
+def test_no_credentials(call: Callable[[Folder], object], no_credentials: None) -> None:
+    with pytest.raises(UsageError, match=r"no credentials for .*no-such-bucket.*: NoCredentialsError") as caught:
+        call(Folder("s3://no-such-bucket/x"))
+    assert "AWS_ACCESS_KEY_ID" in str(caught.value.hint)
+    assert isinstance(pickle.loads(pickle.dumps(caught.value)), UsageError)

@@ -41,6 +41,15 @@ def test_every_kind_of_text_column(type_: pa.DataType) -> None:
     assert as_text(made(type_).slice(2)).to_pylist() == VALUES[2:]
 
 
+@pytest.mark.parametrize("type_", [pa.binary(3), pa.dictionary(pa.int8(), pa.binary(3))], ids=str)
+def test_bytes_of_one_length(type_: pa.DataType) -> None:
+    array = pa.array([b"one", None, b"two", "né".encode()], pa.binary(3))
+    array = array.dictionary_encode().cast(type_) if pa.types.is_dictionary(type_) else array
+    assert is_text(type_)
+    assert as_text(array).to_pylist() == ["one", None, "two", "né"]
+    assert as_text(array.slice(2)).to_pylist() == ["two", "né"]
+
+
 def test_what_is_no_text() -> None:
     assert as_text(pa.nulls(2)).to_pylist() == [None, None]
     assert not any(map(is_text, [pa.int64(), pa.list_(pa.string()), pa.dictionary(pa.int8(), pa.int64())]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from parts import piece, publish, record, source
 from s3_server import S3
 
-from headrace.artifacts.errors import LedgerFault, SinkHeld
+from headrace.artifacts.errors import LedgerFault, SinkHeld, UsageError
 from headrace.artifacts.storage import Folder
 from headrace.jobs import verify as verifying
 from headrace.jobs.groups import load_groups, save_groups
@@ -72,7 +73,38 @@ def _some(lake: Lake) -> list[PartRecord]:
     )
 
 
+@pytest.mark.parametrize("command", [verify, repair])
+def test_what_was_never_a_sink(lake: Lake, command: Callable[[Folder, Folder], object]) -> None:
+    """A folder that is not there, one with another's data, and a file."""
+    for key in ("", "month=1/data.parquet"):
+        if key:
+            lake.sink.write(key, b"?")
+        for sink in {lake.sink.url, lake.sink.url + f"/{key}"}:
+            with pytest.raises(UsageError, match="no run has used this sink") as caught:
+                command(Folder(sink, lake.sink.options), lake.state)
+            assert lake.state.url in str(caught.value) and "--state" in str(caught.value.hint)
+    assert lake.state.list() == []
+    assert not lake.state.is_local or not Path(lake.state.root).parent.exists()
+
+
+def test_parts_without_a_state(lake: Lake) -> None:
+    [a, *_] = _some(lake)
+    lake.state.delete_many([entry.key for entry in lake.state.list()])
+    assert ("unknown-part", a.key) in lake.faults()
+    assert repair(lake.sink, lake.state).parts == 2
+
+
+def test_a_lease_that_can_not_be_read_is_a_fault(local: Lake) -> None:
+    _some(local)
+    local.state.write(paths.lease(1), b"")
+    assert local.faults() == [("unreadable-lease", paths.lease(1))]
+    assert local.verify().running is None
+    local.state.delete(paths.lease(1))
+    assert local.faults() == []
+
+
 def test_an_empty_sink(lake: Lake) -> None:
+    Lease.acquire(lake.state, "run-1").release()
     report = lake.verify()
     assert report.ok
     assert (report.parts, report.rows) == (0, 0)

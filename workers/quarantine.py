@@ -50,6 +50,12 @@ def encode(rows: Sequence[BadRow], shard_id: str | None) -> bytes:
 
 
 def decode(data: bytes) -> list[BadRow]:
+    """Raises ValueError, as pyarrow.ArrowInvalid is one, where ``data`` is no such file."""
+    # Not read_table, no pre-buffering: the threads that they start may abort a process that ends soon after.
+    with pq.ParquetFile(io.BytesIO(data), pre_buffer=False) as file:
+        table = file.read(use_threads=False)
+    if not set(SCHEMA.names) <= set(table.column_names):
+        raise ValueError(f"not a file of quarantined rows, its columns: {', '.join(table.column_names)}")
     return [
         BadRow(
             FileIdentity(row["source_file"], row["file_size_bytes"], row["file_version"]),
@@ -59,7 +65,7 @@ def decode(data: bytes) -> list[BadRow]:
             row["text_hash"],
             row["text"],
         )
-        for row in pq.read_table(io.BytesIO(data), schema=SCHEMA).to_pylist()
+        for row in table.to_pylist()
     ]
 
 

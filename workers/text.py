@@ -61,7 +61,8 @@ def is_string(type_: pa.DataType) -> bool:
 
 
 def is_bytes(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_))
+    kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+    return any(kind(type_) for kind in kinds)
 
 
 def as_text(array: pa.Array) -> pa.Array:
