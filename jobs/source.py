@@ -14,14 +14,17 @@ from urllib.parse import unquote
 
 from fsspec.core import url_to_fs
 
-from ..artifacts.errors import SourceError, TransientError
+from ..artifacts.errors import SourceError, TransientError, UsageError, one_line
 from ..artifacts.storage import file_version, is_local
+from ..artifacts.storage_errors import accessing
 from ..workers.shard import FileIdentity
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
 _MAGIC = re.compile(r"[*?[]")
 _TABLES = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 _ICEBERG_SUFFIX = ".metadata.json"
+#: Packages of storage clients that raise errors which are no OSError.
+_CLIENTS = frozenset({"aiohttp", "azure", "botocore", "gcsfs", "google"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +37,12 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """Every data file, once, by path. ``paths`` is what was listed, absolute and spelled as the files' paths are."""
+    """Every data file, once, by path. ``paths`` is what was listed, absolute and spelled as the files' paths are;
+    ``globs`` are those of them that were no file or folder of that very name."""
 
     files: tuple[SourceFile, ...]
     paths: tuple[str, ...]
+    globs: frozenset[str] = frozenset()
 
     @cached_property
     def partition_keys(self) -> tuple[str, ...]:
@@ -56,7 +61,8 @@ class Listing:
 
     @cached_property
     def _scopes(self) -> list[re.Pattern[str]]:
-        return [re.compile(_pattern(path) + r"(/.*)?\Z", re.DOTALL) for path in self.paths]
+        patterns = [_pattern(path) if path in self.globs else re.escape(path.rstrip("/")) for path in self.paths]
+        return [re.compile(pattern + r"(/.*)?\Z", re.DOTALL) for pattern in patterns]
 
 
 def absolute_url(url: str) -> str:
@@ -81,16 +87,19 @@ def list_source(paths: Sequence[str], options: Mapping[str, Any] | None = None) 
     has no data files, or that is a Delta, Hudi or Iceberg table: its folder holds rows that were deleted.
     """
     found: dict[str, SourceFile] = {}
-    absolute = tuple(map(absolute_url, paths))
-    for path in absolute:
+    scopes: list[str] = []
+    globs = set[str]()
+    for path in map(absolute_url, paths):
         some = list(_local(path) if is_local(path) else _remote(path, options or {}))
         if not some:
             hint = "data files end in .parquet, .parq or .pq; names that start with _ or . are passed over"
             raise SourceError(f"no data files there: {path}", hint)
         for file in some:
             found.setdefault(file.identity.path, file)
-    scopes = (path if is_local(path) else _canonical(path, options or {}) for path in absolute)
-    return Listing(tuple(found[path] for path in sorted(found)), tuple(scopes))
+        scopes.append(path if is_local(path) else _canonical(path, options or {}))
+        if not all(_is_below(file.identity.path, scopes[-1]) for file in some):
+            globs.add(scopes[-1])
+    return Listing(tuple(found[path] for path in sorted(found)), tuple(scopes), frozenset(globs))
 
 
 # -- local ---------------------------------------------------------------------------------------------------------
@@ -160,9 +169,14 @@ def _identity(path: str, info: os.stat_result) -> FileIdentity:
 
 def _remote(url: str, options: Mapping[str, Any]) -> Iterator[SourceFile]:
     try:
-        fs, path = url_to_fs(url, **options)
-        fs.invalidate_cache()
-        yield from _remote_files(fs, path, url)
+        with accessing(url):
+            fs, path = url_to_fs(url, **options)
+            fs.invalidate_cache()
+            yield from _remote_files(fs, path, url)
+    except SourceError:
+        raise
+    except UsageError as error:  # no credentials
+        raise SourceError(error.message, error.hint) from error
     except ImportError as error:
         raise SourceError(f"no support for this kind of URL: {url}", str(error)) from error
     except FileNotFoundError as error:  # no such bucket
@@ -172,7 +186,17 @@ def _remote(url: str, options: Mapping[str, Any]) -> Iterator[SourceFile]:
     except ValueError as error:
         raise SourceError(f"this URL can't be listed: {url}: {error}", "any URL that fsspec knows will do") from error
     except OSError as error:
-        raise TransientError(f"listing failed: {url}: {error}", "check the storage, then run again") from error
+        raise _failed(url, error) from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in _CLIENTS:
+            raise
+        raise _failed(url, error) from error
+
+
+def _failed(url: str, error: Exception) -> TransientError:
+    return TransientError(
+        f"listing failed: {url}: {one_line(error)}", "check the address and the storage, then run again"
+    )
 
 
 def _remote_files(fs: Any, path: str, url: str) -> Iterator[SourceFile]:
@@ -215,9 +239,17 @@ def _remote_file(fs: Any, path: str, info: Mapping[str, Any], partition: str) ->
 
 
 def _info(fs: Any, path: str) -> dict[str, Any] | None:
+    """None for what is not there. fsspec's HTTP calls it so too when the server can't be reached, or is in trouble."""
     try:
         return dict(fs.info(path))
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        cause = error.__cause__
+        status = getattr(cause, "status", None)
+        if status in (401, 403):
+            raise PermissionError(f"HTTP status {status}") from error
+        unreachable = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
+        if cause is not None and (unreachable or (isinstance(status, int) and status >= 500)):
+            raise ConnectionError(one_line(cause)) from cause
         return None
 
 
@@ -262,6 +294,11 @@ def _root(pattern: str) -> str:
 def _names_suffix(pattern: str) -> bool:
     """Whether a glob says itself how its files end, as ``*.dat`` does and ``*`` does not."""
     return "." in _MAGIC.split(pattern.rsplit("/", 1)[-1])[-1]
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Whether ``path`` is ``folder`` or below it, by name: no file is so of the glob that found it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _pattern(path: str) -> str:

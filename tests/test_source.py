@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import http.server
 import os
+import socket
+import threading
 import time
 from pathlib import Path
 
 import fsspec
 import pytest
 
-from headrace.artifacts.errors import SourceError
+from headrace.artifacts.errors import HeadraceError, SourceError, TransientError
 from headrace.jobs.source import Listing, list_source
 
 
@@ -90,6 +93,22 @@ def test_what_a_listing_covers(tmp_path: Path) -> None:
     assert not list_source([f"{tmp_path}/n.parquet"]).covers(f"{tmp_path}/m=1/a.parquet")
 
 
+def test_a_folder_whose_name_looks_like_a_glob(tmp_path: Path) -> None:
+    make(tmp_path, "data[1]/a.parquet", "data?/*.parquet", "data1/b.parquet")
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/odd/data[1]/a.parquet", b"x")
+    for root, listing in (
+        (str(tmp_path), list_source([f"{tmp_path}/data[1]/"])),
+        ("memory:///odd", list_source(["memory://odd/data[1]/"])),
+    ):
+        assert below(listing, root) == ["data[1]/a.parquet"]
+        assert listing.covers(f"{root}/data[1]/gone.parquet") and not listing.covers(f"{root}/data1/gone.parquet")
+    named = list_source([f"{tmp_path}/data?/*.parquet"])
+    assert below(named, tmp_path) == ["data?/*.parquet"] and not named.covers(f"{tmp_path}/data1/b.parquet")
+    glob = list_source([f"{tmp_path}/data[0-9]/*"])
+    assert below(glob, tmp_path) == ["data1/b.parquet"] and glob.covers(f"{tmp_path}/data2/gone.parquet")
+
+
 @pytest.mark.parametrize(
     ("names", "path", "words"),
     [
@@ -133,6 +152,58 @@ def test_behind_a_url_it_is_the_same(tmp_path: Path) -> None:
 def test_unknown_kinds_of_url() -> None:
     with pytest.raises(SourceError, match="nosuch"):
         list_source(["nosuch://bucket/x"])
+
+
+class _Answer(http.server.BaseHTTPRequestHandler):
+    """Answers with the status that the path names."""
+
+    def do_GET(self) -> None:
+        self.send_response(int(self.path.split("/")[1]))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [(404, SourceError, "no such file"), (403, SourceError, "no permission"), (503, TransientError, "503")],
+)
+def test_what_a_web_server_answers(status: int, kind: type[HeadraceError], words: str) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(kind, match=words):
+                list_source([f"http://127.0.0.1:{server.server_port}/{status}/x.parquet"])
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "d/*.parquet", "d/"])
+def test_a_server_that_is_not_there(name: str) -> None:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(TransientError, match=r"listing failed: http.*(refused|onnect)") as caught:
+            list_source([f"http://127.0.0.1:{port}/{name}"])
+        assert caught.value.exit_code == 1
+        store = {"key": "k", "secret": "s", "endpoint_url": f"http://127.0.0.1:{port}", "skip_instance_cache": True}
+        with pytest.raises(TransientError, match="onnect"):
+            list_source([f"s3://b/{name}"], {**store, "config_kwargs": {"retries": {"max_attempts": 1}}})
+
+
+def test_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    with pytest.raises(SourceError, match="credentials for s3://nobkt/x") as caught:
+        list_source(["s3://nobkt/x"], {"skip_instance_cache": True})
+    assert caught.value.exit_code == 2 and "AWS_" in str(caught.value.hint)
 
 
 def test_no_permission(tmp_path: Path) -> None:
