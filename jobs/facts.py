@@ -77,7 +77,7 @@ def inspect(
 
 
 def refuse_unusable(found: Findings, needs: Needs) -> None:
-    """For a source of which nothing was ever scored. Raises SourceError where no file can be used."""
+    """For a source of which nothing was ever scored under these terms. Raises SourceError where no file can be used."""
     keys = ", ".join(needs.key_types)
     present = f"columns are: {', '.join(found.columns)}" + (f"; partition keys: {keys}" if keys else "")
     for name, count in found.missing.items():

@@ -113,9 +113,9 @@ class _Planner:
         return [name for name in self.listing.partition_keys if name not in PSEUDO_TYPES]
 
     def planned(self) -> PlannedJob:
-        self._refuse_other_terms()
         good, known_bad = self._without_known_bad()
         found = self._look(good)
+        self._refuse_other_terms()  # last: a misspelt column is told as such, not as another job
         facts = found.facts
         bad = {bad.file.path for bad in found.bad} | {file.identity.path for file in known_bad}
         usable = [(file, facts[file.identity]) for file in good if file.identity in facts]
@@ -177,7 +177,8 @@ class _Planner:
         unread = {**self._whole_in_groups(files), **known}
         needs = Needs(text_columns(self.job.text_spec()), self.keep, self.rows, self.key_types, self.job.limit)
         found = inspect(files, needs, self.job.source.storage_options, unread)
-        if not any(file.identity.path in self.committed.by_path for file in self.selected):
+        records = (record for file in self.selected for record in self._records(file.identity.path))
+        if not any(record.fingerprint == self.fingerprint for record in records):
             refuse_unusable(found, needs)
         if self.job.limit is not None:
             seen = {file.identity for file in files[: found.files]}

@@ -42,6 +42,19 @@ def test_a_missing_column_lists_those_present(classifier_artifact: Path, source:
     assert code == 2 and "subject" in said and "id" in said and "body" in said
 
 
+def test_a_misspelt_column_on_a_sink_that_is_in_use(classifier_artifact: Path, source: Path, tmp_path: Path) -> None:
+    """It is told as what it is, not as another job, and nothing goes to quarantine for it."""
+    job = JobFile.write(tmp_path, classifier_artifact, source)
+    assert error_of(job)[0] == 0
+    before = job.part_hashes()
+    typos = [{"source__text": "boddy"}, {"sink__keep": ["id", "lable"]}, {"source__where": "idd > 3"}]
+    for typo in typos:
+        for on_change in ({}, {"on_change": "replace"}):
+            code, said = error_of(JobFile.write(tmp_path, classifier_artifact, source, **typo, **on_change))
+            assert code == 2 and "no such column" in said and "body" in said
+    assert job.part_hashes() == before
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
