@@ -216,7 +216,7 @@ class Job(Spec):
     batch_tokens: Annotated[int, Field(ge=1)] | None = None
     empty: Annotated[EmptyPolicy, BeforeValidator(_empty), WithJsonSchema(_EMPTY)] = "null"
     on_change: Literal["new_only", "replace"] | None = None
-    shard_rows: Annotated[int, Field(ge=1)] = 16384
+    shard_rows: Annotated[int, Field(ge=1)] = 4096
     window_rows: Annotated[int, Field(ge=1)] = 2048
     limit: Annotated[int, Field(ge=1)] | None = None
 

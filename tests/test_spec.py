@@ -80,7 +80,7 @@ def test_the_least_there_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert job.state_url() == f"{tmp_path}/here/out/_headrace/scores"
     assert job.text_spec() == TextSpec(("body",))
     assert job.task_options() == TaskOptions()
-    assert (job.shard_rows, job.window_rows, job.batching, job.empty) == (16384, 2048, "budget", "null")
+    assert (job.shard_rows, job.window_rows, job.batching, job.empty) == (4096, 2048, "budget", "null")
     assert (job.limits.max_bad_rows, job.limits.max_attempts) == (0.01, 3)
     assert {name: (pool.workers, pool.num_cpus) for name, pool in job.pools.items()} == {"cpu": ("auto", 1)}
     assert job.pinned_variant() is None and job.source.where is None and job.limit is None
