@@ -54,11 +54,11 @@ def prepare(job: Job, retry_quarantined: bool = False, earlier: Contract | None 
     check_places(sink_folder, state, job.source.paths(), job.source.storage_options)
     listing = list_source(job.source.paths(), job.source.storage_options)
     view = read_ledger(state)
-    _refuse_lost_sink(sink_folder, state, view)
     groups, contract = load_groups(state), load_contract(state)
     if earlier is not None:
         contract = earlier if contract is None else dataclasses.replace(contract, known=earlier.known)
     planned = make_plan(job, bundle, variant, listing, view, groups, contract, retry_quarantined)
+    _refuse_lost_sink(sink_folder, state, view)  # after the planner, which knows whether it is this sink's state
     check_names(planned.score, bundle.content)
     return Prepared(job, bundle, variant, sink_folder, state, listing.by_path, view, planned)
 
