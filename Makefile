@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 DEMO_MODEL := $(VENV)/.demo-model
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint demo wheel schema clean
+.PHONY: help venv test lint demo bench wheel schema clean
 
 help:  ## Shows the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-8s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ $(DEMO_MODEL): examples/glosses/model.txt $(INSTALLED)
 
 demo: $(DEMO_MODEL)  ## Compiles a real model and embeds 20,000 glosses with it, into demo/
 	$(BIN)/python examples/glosses/demo.py
+
+bench: $(INSTALLED)  ## Peak memory of a worker: 2,000,000 rows in one row group against 100,000 (minutes)
+	$(BIN)/python benchmarks/memory.py
 
 wheel: $(INSTALLED)  ## Builds sdist and wheel into dist/
 	rm -rf build dist
