@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from planner_world import World
     from s3_server import S3
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -75,3 +76,23 @@ def _compiled(model: Path, out: Path) -> Path:
 
     compile_model(str(model), out, score=simple_scorer.score, say=lambda _line: None)
     return out
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A source folder with the state of a sink; see ``planner_world.py``."""
+    from planner_world import World
+
+    return World(str(tmp_path / "in"))
+
+
+@pytest.fixture
+def no_footers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Called, it makes reading a footer fail from then on."""
+    from headrace.jobs import facts
+
+    def read(files: Iterable[object], *_: object) -> Iterator[object]:
+        assert not list(files)
+        return iter(())
+
+    return lambda: monkeypatch.setattr(facts, "read_footers", read)
