@@ -297,10 +297,14 @@ class Loop:
                 out += self._lost(lost, now_s, innocent=True)
         if now_s - self._last_ping_s >= PING_EVERY_S:
             self._last_ping_s = now_s
-            for worker in self.tally.infos.keys() & self.cluster.actors.keys() - self._pinged.keys():
+            for worker in self._ready_workers() - self._pinged.keys():
                 self._pinged[worker] = now_s
                 self.cluster.call(Call("vitals", worker), "vitals")
         return out
+
+    def _ready_workers(self) -> set[str]:
+        """Living ones; those that still load a model would answer late."""
+        return self.tally.infos.keys() & self.cluster.actors.keys()
 
     def _flush(self) -> None:
         """A store that does not answer just now is tried again at the next turn; the rows are kept meanwhile."""
@@ -348,7 +352,7 @@ class Loop:
 
     def _ask_vitals(self) -> None:
         """Each living worker's peak memory, for the report. Not waited for long: the work is done."""
-        for worker in list(self.cluster.actors):
+        for worker in self._ready_workers():
             self.cluster.call(Call("vitals", worker), "vitals")
         until = time.monotonic() + 5
         while self.cluster.outstanding("vitals") and time.monotonic() < until:
