@@ -194,7 +194,9 @@ def _normal(name: str) -> str:
 
 
 def test_make_help_lists_every_target() -> None:
-    shown = subprocess.run(["make", "help"], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    shown = subprocess.run(
+        ["make", "--no-print-directory", "help"], capture_output=True, text=True, cwd=ROOT, check=True
+    ).stdout
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert phony
     assert {line.split()[0] for line in shown.splitlines()} == set(phony[1].split())
